@@ -99,6 +99,20 @@ def lora(rows=4, depth=16, columns=12, rank=2, grid=3) -> KernelGraph:
     return graph
 
 
+def two_kernels(first, second, rows=4, depth=48, columns=6) -> KernelGraph:
+    """One kernel cuts a dim into `first` tiles, the next one loops over it `second` times."""
+    graph = mi.new_kernel_graph()
+    x, w = graph.new_input(dims=(rows, depth)), graph.new_input(dims=(depth, columns))
+    block = mi.new_threadblock_graph((first, 1, 1), (128, 1, 1), 1, 4)
+    block.new_output(block.exp(block.new_input(x, (1, -1, -1), -1)), (1, -1, -1))
+    (y,) = graph.customized([x], block)
+    block = mi.new_threadblock_graph((3, 1, 1), (128, 1, 1), second, 4)
+    by, bw = block.new_input(y, (-1, -1, -1), 1), block.new_input(w, (1, -1, -1), 0)
+    block.new_output(block.forloop_accum(block.matmul(by, bw)), (1, -1, -1))
+    graph.mark_output(graph.customized([y, w], block)[0])
+    return graph
+
+
 PROGRAMS: dict[str, Build] = {
     "rms_norm": rms_norm_linear,
     "gqa": split_attention,
@@ -115,7 +129,7 @@ def named_program(request: pytest.FixtureRequest) -> tuple[str, KernelGraph]:
 
 @pytest.fixture(scope="session")
 def programs() -> dict[str, Build]:
-    return PROGRAMS
+    return {**PROGRAMS, "two_kernels": two_kernels}
 
 
 # The oracle: Mirage's definitions by position, nothing of the code under test.
