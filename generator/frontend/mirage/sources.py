@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.part import Header
 from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.errors import FileError, MirageError, PlanError
 from mirage_kernels.generator.frontend.mirage.running import Runnable
