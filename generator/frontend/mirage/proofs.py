@@ -5,10 +5,9 @@ several, in canonical order: tensors in the program's own order first. Under a c
 program run on the same elements, reshaped from the dims of one to those of the other. Inputs of the
 recipe that the program lacks are held at a value (eps = 0, a norm weight of 1).
 
-Extents are scaled down first: few elements per tile, few tiles per axis. What a program does
-depends on extents only through its dims. A dim that no axis cuts becomes a few elements, one that
-is cut a few tiles. Where two kernels cut it differently, the tiles of one are still several of the
-other's. What divided evenly still does.
+Extents are scaled down first: a dim that no axis cuts becomes a few elements, one that is cut a few
+tiles of few elements. Where two kernels cut it differently, the tiles of one are still several of
+the other's. What divided evenly still does.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Choice:
 
 
 class Bound(Prover):
-    """A spec whose inputs are tensors of a program under a choice, and proofs that both are equal.
+    """A spec whose inputs are tensors of a program under a choice, to compare the two.
 
     Raises GraphError where the spec has no meaning with its held inputs, VerifyError for an input
     of positions or lengths that is not held.
@@ -97,16 +96,12 @@ class Bound(Prover):
         made = super().reference(self.stated(sizes), seed)
         arrays = []
         for x, (dims, layout) in zip((*made.inputs, *made.wanted), self.tensors, strict=True):
-            named = [_own(d) for d in dims if d is not None]
-            left = [(d, x.extent(d)) for d in x.dims if d in named]  # others are of one element
-            whole = [
-                math.prod(sizes[p] for p in row) for d, row in zip(dims, layout, strict=True) if d
-            ]
-            kept = tuple(p.reshape([n for _, n in left]) for p in x.parts)
-            over = Array(tuple(d for d, _ in left), kept, x.real).over(named)
-            parts = (np.broadcast_to(p, whole) for p in over.parts)
+            rows = {_own(d): row for d, row in zip(dims, layout, strict=True) if d is not None}
+            over = x.over([*rows, *(d for d in x.dims if d not in rows)])  # of one element
+            whole = [math.prod(sizes[p] for p in rows.get(d, ())) for d in over.dims]
             shape = [sizes[name] for name in flat(layout)]
-            arrays.append(Array(flat(layout), tuple(p.reshape(shape) for p in parts), x.real))
+            parts = (np.broadcast_to(p, whole).reshape(shape) for p in over.parts)
+            arrays.append(Array(flat(layout), tuple(parts), x.real))
         count = len(made.inputs)
         return Reference(made.field, arrays[:count], arrays[count:])
 
@@ -123,8 +118,7 @@ class Bound(Prover):
 
 
 def _own(dim: str) -> str:
-    """Return the name of a recipe's dim beside those of programs."""
-    return f"{dim}'"
+    return f"{dim}'"  # no dim of a program is called so
 
 
 def _over_inputs(choice: Choice, spec: Graph, held: Held, program: Lowered) -> Graph:
@@ -320,10 +314,7 @@ def scaled(
 
 
 def _small_tiles(tiles: Sequence[int], elements: int) -> dict[int, int]:
-    """Return a small tile for each: a few elements, twice those, ... if each divides the next.
-
-    Other tiles keep their ratios.
-    """
+    """Return a few elements for the least tile, twice those, ...; others keep their ratios."""
     ordered = sorted(set(tiles))
     least = min(elements, ordered[0])
     if all(b % a == 0 for a, b in itertools.pairwise(ordered)):

@@ -1,11 +1,9 @@
 """What can be called, drawn and written: a recorded kernel graph, or a muGraph that was found.
 
-CPU tensors run in the interpreter: it computes in fp32 and rounds where the graph stores. Blocks
-run one after another, iteration by iteration: this shows what a graph computes, not how fast.
-
-GPU tensors run the library's compiled op that computes the same, if there is one. A recipe of the
-catalog may have inputs that the graph lacks: they are held at the value that makes them do nothing
-(eps 0, a weight of 1). That graph and recipe are then equal is proved, not assumed.
+CPU tensors run in the interpreter, block by block: it computes in fp32 and rounds where the graph
+stores. GPU tensors run the library's compiled op that computes the same, if there is one. A recipe
+may have inputs that the graph lacks: they are held at the value that makes them do nothing (eps 0,
+a weight of 1). That graph and recipe are then equal is proved, not assumed.
 """
 
 from __future__ import annotations
@@ -233,10 +231,7 @@ def call(
 
 
 def _turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -> torch.Tensor:
-    """Return a tensor with its dims in another order, those that it lacks of extent 1.
-
-    `dims` are None where the extent is 1.
-    """
+    """Return a tensor with its dims in another order; those that it lacks, or None, are of 1."""
     named = [d for d in dims if d is not None]
     x = x.reshape([n for n, d in zip(x.shape, dims, strict=True) if d is not None])
     index = tuple(slice(None) if d in named else None for d in wanted)

@@ -5,11 +5,10 @@ matrix product says that two dims are the same factors. A dim that holds the res
 blocks side by side has one factor for the blocks and one for what each of them made. Factors begin
 as whole dims of the program's inputs and are joined or split where the program asks for it.
 
-A tile is a value of the graph under construction. It says which factors each positional dim is made
-of and how grid axes and the loop have cut them. A factor that is cut into as many parts as it has
-elements is `whole` cut: the tile has one element along it, no positional dim shows it, but the
-value still varies with it. Two operands that meet may both vary with one axis: then the factors
-which that axis cuts are the same coordinate and are joined.
+A tile is a value of the graph under construction, and how grid axes and the loop have cut its
+factors. A factor that is cut into as many parts as it has elements is `whole` cut: no positional
+dim of the tile shows it, but the value still varies with it. Two operands that meet may both vary
+with one axis: then the factors which that axis cuts are the same coordinate and are joined.
 """
 
 from __future__ import annotations

@@ -140,7 +140,6 @@ def _read(program: Program, factors: Factors) -> Lowered:
 
 
 def _program_input(scope: Scope, tensor: Tensor, number: int) -> Tile:
-    """Add an input of the program, its dims in the order in which they lie in memory."""
     factors = scope.factors
     rows = tuple(factors.of_input(tensor.guid, i, n) for i, n in enumerate(tensor.dims))
     outermost_first = sorted(range(tensor.num_dims), key=lambda i: (-tensor.layout[i], i))
@@ -250,7 +249,6 @@ class _Block:
         return tuple(self.factors.name(c[0].factor) if c else None for c in cuts)
 
     def input(self, scope: Scope, tile: Tile, extents: dict[str, int]) -> Tile:
-        """Add an input of the body: a tile of an operand, cut as the tile says."""
         loop, builder, whole = tile.along(LOOP), scope.builder, self.outside.builder.types
         name = builder.free_name(f"{tile.name}_tile" if tile.cuts else tile.name)
         cut = self.factors.name(loop[0].factor) if loop else None
@@ -313,6 +311,5 @@ class _Block:
 
 
 def _rows_along(axis: str, cuts: Sequence[Sequence[Cut]]) -> Iterator[list[Cut]]:
-    """Yield what an axis cuts, for each input that it cuts."""
     rows = ([c for c in of_input if c.axis == axis] for of_input in cuts)
     return (row for row in rows if row)
