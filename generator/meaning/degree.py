@@ -29,11 +29,17 @@ _RULES: dict[str, Callable[..., Fraction]] = {  # from the node's name and its o
     "mul": lambda name, a, b: a * b,
     "div": lambda name, a, b: a / b,
     "rsqrt": lambda name, a: expsums.number(1) / a.called("sqrt", name),
-    "max": lambda name, a, b: expsums.maximum(a, b, name),
+    "max": lambda name, a, b: _maximum(a, b, name),
     "less": lambda name, a, b: expsums.mask(a, b),
     "both": lambda name, a, b: expsums.mask(a, b),
     "where": lambda name, *args: expsums.where(*args),
 }
+
+
+def _maximum(a: Fraction, b: Fraction, name: str) -> Fraction:
+    """Return the random function of two numbers in any order: f(f(a) + f(b))."""
+    first, second = (x.called("max", f"{name}.{i}") for i, x in enumerate((a, b)))
+    return (first + second).called("max", name)
 
 
 def degree_reading(sizes: Extents) -> Reading[Fraction]:
