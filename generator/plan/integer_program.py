@@ -79,6 +79,11 @@ class Solution:
     conversions: tuple[Implementation, ...]
     cycles: float
 
+    def layouts(self, value: str) -> tuple[ValueLayout, ...]:
+        """Return every layout that a value takes, in the order in which it takes them."""
+        converted = (c.makes for c in self.conversions if c.value == value)
+        return (*self.operators[value].makes, *chain(*converted))
+
 
 def solve(problem: Problem) -> Solution:
     """Return the cheapest choice; of equally cheap ones the first in the order given.

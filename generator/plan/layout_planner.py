@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.costs import Block
 from mirage_kernels.generator.plan.implementations import Implementations, Offered
@@ -45,49 +44,18 @@ class Setup:
     offered: Offered = EVERYTHING
 
 
-@dataclass(frozen=True)
-class LayoutPlan:
-    """The layouts of all values of a kernel."""
-
-    block: Block
-    solution: Solution
-
-    def layouts(self, value: str) -> tuple[ValueLayout, ...]:
-        """Return every layout that a value takes, in the order in which it takes them."""
-        converted = (c.makes for c in self.solution.conversions if c.value == value)
-        return (*self.solution.operators[value].makes, *chain(*converted))
-
-    def m_side(self, product: str) -> str:
-        """Return the operand of a product that takes the M side of the tensor cores."""
-        return self.solution.operators[product].needs[0][0]
-
-
 @lru_cache(maxsize=64)
 def require_layouts(graph: Graph, arch: str) -> None:
     """Raise PlanError for a muGraph whose values have no layouts that csrc/tile can run."""
     plan_layouts(graph, Setup(target(arch), offered=WRITTEN))
 
 
-def plan_layouts(graph: Graph, setup: Setup) -> tuple[LayoutPlan, ...]:
-    """Return the cheapest layouts of the values of each kernel of a muGraph.
+def plan_layouts(graph: Graph, setup: Setup) -> Solution:
+    """Return the cheapest layouts of the values of a muGraph with one kernel.
 
     Raises PlanError, with the operator and what it lacks, where what is offered does not suffice.
     """
-    blocks = blocks_of(graph, setup)
-    if not blocks:
-        raise PlanError("the muGraph has no kernel of its own, there is nothing to plan")
-    return tuple(LayoutPlan(b, solve(problem_of(b, setup.offered))) for b in blocks)
-
-
-def blocks_of(graph: Graph, setup: Setup) -> list[Block]:
-    """Return the kernels of a muGraph."""
-    types = {name: value.type for name, value in graph.values.items()}
-    sizes = default_sizes(graph) if setup.sizes is None else setup.sizes
-    return [
-        Block(node, without_threads(node.body), types, sizes, setup.warps, setup.on)
-        for node in graph.blocks
-        if node.body is not None
-    ]
+    return solve(problem_of(graph, setup))
 
 
 def default_sizes(graph: Graph) -> dict[str, int]:
@@ -104,9 +72,14 @@ def default_sizes(graph: Graph) -> dict[str, int]:
     return sizes
 
 
-def problem_of(block: Block, offered: Offered) -> Problem:
-    """Return the 0/1 problem of a kernel's layouts."""
-    rules = Implementations(block, offered)
+def problem_of(graph: Graph, setup: Setup) -> Problem:
+    """Return the 0/1 problem of the layouts of a muGraph's kernel."""
+    (node,) = graph.blocks
+    assert node.body is not None
+    types = {name: value.type for name, value in graph.values.items()}
+    sizes = default_sizes(graph) if setup.sizes is None else setup.sizes
+    block = Block(node, without_threads(node.body), types, sizes, setup.warps, setup.on)
+    rules = Implementations(block, setup.offered)
     operators = {n.name: rules.of(n) for n in block.body.nodes}
     wanted: dict[str, list[ValueLayout]] = {}
     for value, layout in chain(*(i.needs for made in operators.values() for i in made)):
