@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.part import Header
 from mirage_kernels.generator.ir import DType, Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.recipe import Shape
