@@ -7,7 +7,6 @@ Tensors in device memory lie as their types say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -36,10 +35,9 @@ WRITTEN = Offered(
 
 @dataclass(frozen=True)
 class Setup:
-    """What layouts are planned for beside the muGraph; no sizes: `default_sizes`."""
+    """What layouts are planned for beside the muGraph."""
 
     on: Target
-    sizes: Mapping[str, int] | None = None
     warps: int = 8
     offered: Offered = EVERYTHING
 
@@ -58,26 +56,18 @@ def plan_layouts(graph: Graph, setup: Setup) -> Solution:
     return solve(problem_of(graph, setup))
 
 
-def default_sizes(graph: Graph) -> dict[str, int]:
-    """Return extents to plan for: dims as large as they get, but one tile of dynamic grid dims."""
-    dims = [d for v in graph.values.values() for d in v.type.dims]
-    sizes = {d.name: d.size for d in dims}
-    dynamic = {d.name for d in dims if d.dynamic}
-    for node in graph.blocks:
-        assert node.body is not None
-        assert node.body.space is not None
-        for axis in node.body.space.grid:
-            if axis.dim in dynamic and not axis.reduced:
-                sizes[axis.dim] = min(sizes[axis.dim], axis.tile)
-    return sizes
-
-
 def problem_of(graph: Graph, setup: Setup) -> Problem:
     """Return the 0/1 problem of the layouts of a muGraph's kernel."""
     (node,) = graph.blocks
     assert node.body is not None
+    assert node.body.space is not None
     types = {name: value.type for name, value in graph.values.items()}
-    sizes = default_sizes(graph) if setup.sizes is None else setup.sizes
+    # Dims as large as they get, but one tile of dynamic grid dims.
+    dims = {d.name: d for t in types.values() for d in t.dims}
+    sizes = {name: d.size for name, d in dims.items()}
+    for axis in node.body.space.grid:
+        if dims[axis.dim].dynamic and not axis.reduced:
+            sizes[axis.dim] = min(sizes[axis.dim], axis.tile)
     block = Block(node, without_threads(node.body), types, sizes, setup.warps, setup.on)
     rules = Implementations(block, setup.offered)
     operators = {n.name: rules.of(n) for n in block.body.nodes}

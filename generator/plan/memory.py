@@ -45,17 +45,12 @@ class Arrangement:
     peak: int
 
 
-def least_peak(buffers: Sequence[Buffer]) -> int:
-    """Return the most bytes live in one epoch: a bound that no arrangement gets below."""
-    epochs = frozenset[int]().union(*(b.live for b in buffers))
-    return max((sum(b.size for b in buffers if e in b.live) for e in epochs), default=0)
-
-
 def arrange(buffers: Sequence[Buffer]) -> Arrangement:
     """Return an arrangement of least peak; of several, the first in the order of the buffers."""
-    fewest, sizes, every = least_peak(buffers), [b.size for b in buffers], range(len(buffers))
+    sizes, every = [b.size for b in buffers], range(len(buffers))
     epochs = sorted(frozenset[int]().union(*(b.live for b in buffers)))
     together = [[i for i in every if e in buffers[i].live] for e in epochs]
+    fewest = max((sum(sizes[i] for i in live) for live in together), default=0)  # a lower bound
     conflicts = [[i for i in every if a.live & buffers[i].live] for a in buffers]
     best, peak = dict[int, int](), sum(sizes) + 1
     placed: dict[int, int] = {}

@@ -10,7 +10,7 @@ import pytest
 
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, least_peak
+from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules.sliced_k import Footprint, SlicedK
 
@@ -63,7 +63,6 @@ def test_no_placement_has_a_lower_peak(seed: int) -> None:
 def test_the_most_live_bytes_are_not_always_enough() -> None:
     """Five equal buffers round a loop, two live at a time, need three places."""
     buffers = [Buffer(f"b{i}", 16, frozenset({i, (i + 1) % 5})) for i in range(5)]
-    assert least_peak(buffers) == 32
     assert arrange(buffers).peak == 48
 
 
@@ -87,7 +86,7 @@ def test_twelve_buffers_are_placed_at_once() -> None:
         buffers.append(Buffer(f"b{i}", 16 * rng.randint(1, 64), live))
     made = arrange(buffers)
     assert made == arrange(buffers)
-    assert made.peak >= least_peak(buffers)
+    assert made.peak >= max(sum(b.size for b in buffers if e in b.live) for e in range(14))
 
 
 def test_stages_and_sums_of_warps_share_bytes(fused: Callable[..., Graph]) -> None:
