@@ -54,7 +54,7 @@ def _header(record: KernelRecord, expects: str) -> Header:
         ),
         ("Expects", expects),
     ]
-    return Header(record.command, record.stem, paragraphs, record.recipe_command)
+    return Header(record.command, record.stem, paragraphs, record.recipe_command, record.arch)
 
 
 def _expectations(program: TileProgram) -> str:

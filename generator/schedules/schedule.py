@@ -100,6 +100,11 @@ class Variant(Generic[K]):
         """Name of the schedule that runs it."""
         return self.knobs.schedule
 
+    def name(self, counted: str) -> str:
+        """Return the name of its config: `UpTo8M`, `AnyM`, `AnyRowsFewTiles`."""
+        name = f"UpTo{self.bucket}{counted}" if self.bucket else f"Any{counted}"
+        return f"{name}{self.work_tiles.capitalize()}Tiles" if self.work_tiles else name
+
     def to_json(self) -> dict[str, Json]:
         """Return bucket, schedule and knobs as one JSON object."""
         few: dict[str, Json] = {"few_tiles": 1} if self.few_tiles else {}

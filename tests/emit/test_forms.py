@@ -11,7 +11,7 @@ import pytest
 from compilers import ROOT, compiled, misformatted
 from sources import source, written
 
-from mirage_kernels.generator.emit.cuda import Emitted, recipe_files, suffixes
+from mirage_kernels.generator.emit.cuda import Kernel, recipe_files, suffixes
 from mirage_kernels.generator.records import folder
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import files_of, recipe_sources, table_of
@@ -104,8 +104,8 @@ def test_a_form_says_its_schedule_and_needs_and_a_shape_what_was_proved_of_it() 
     assert form.startswith("// mirage-kernels generate rms_norm_linear\n")
 
 
-def emitted(*records: KernelRecord) -> list[Emitted]:
-    return [Emitted(r.arch, kernel_of(r)) for r in records]
+def emitted(*records: KernelRecord) -> list[Kernel]:
+    return [kernel_of(r) for r in records]
 
 
 def test_shapes_types_and_architectures_with_one_mugraph_share_a_form() -> None:

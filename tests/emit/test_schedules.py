@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from compilers import compiled, formatted
 
-from mirage_kernels.generator.emit.cuda import Kernel, bucket_name, emit_cuda
+from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.part import Header
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.ir import DType, Graph
@@ -114,7 +114,7 @@ def sizes(made: Kernel) -> Iterator[tuple[str, int]]:
     """Yield the types of all blocks of a kernel, and the shared memory planned for each."""
     program = made.program
     for variant in made.variants:
-        knobs, config = variant.knobs, SPACE + bucket_name(variant, "M")
+        knobs, config = variant.knobs, SPACE + variant.name("M")
         assert isinstance(knobs, LoopKnobs)
         planned = shared_bytes(program, knobs)
         if program.stacked:

@@ -14,7 +14,6 @@ import pytest
 from compilers import ROOT, compiled, formatted
 from sources import foreign_forms, source
 
-from mirage_kernels.generator.emit.cuda import bucket_name
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
@@ -23,7 +22,6 @@ from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import files_of, recipe_sources, table_of
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import Do
-from mirage_kernels.generator.schedules.attention.variants import name_of
 from mirage_kernels.generator.target import TARGETS
 
 GoldenRecord = Callable[[DType], KernelRecord]
@@ -139,7 +137,7 @@ def test_every_variant_is_chosen_once(name: str) -> None:
     assert listed.count("Any<") == 1
     if name in STREAMED:
         for variant in record.variants:
-            config = bucket_name(variant, "M")
+            config = variant.name("M")
             row = f"UpTo<{variant.bucket}, {config}>" if variant.bucket else f"Any<{config}>"
             assert text.count(row) == 1
     else:
@@ -221,7 +219,7 @@ def test_a_file_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
 def with_sizes(made: KernelRecord) -> str:
     """Return a kernel's source that also says what shared memory the planner counts on."""
     program = attention_program(made.recipe, made.graph)
-    kernels = {v.knobs: name_of(v) for v in reversed(made.variants)}  # named after the first
+    kernels = {v.knobs: v.name("Rows") for v in reversed(made.variants)}  # named after the first
     planned = {name: knobs.shared_bytes(*program.sizes) for knobs, name in kernels.items()}
     asserts = (
         f"static_assert(Work<{name}>::kBytes <= {most} && {most} < Work<{name}>::kBytes + 1024);\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit.cuda import Emitted, recipe_files
+from mirage_kernels.generator.emit.cuda import recipe_files
 from mirage_kernels.generator.emit.table import Entry
 from mirage_kernels.generator.ir import Graph, parts_of, retile
 from mirage_kernels.generator.records.headers import attention_header
@@ -67,7 +67,7 @@ def cases(record: KernelRecord, variant: Variant) -> list[Case]:
 
 def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
     """Return the sources of a recipe's records."""
-    return recipe_files([Emitted(record.arch, kernel_of(record)) for record in records])
+    return recipe_files([kernel_of(record) for record in records])
 
 
 def kernel_of(record: KernelRecord) -> AttentionKernel:
