@@ -143,7 +143,9 @@ def _work_item(writer: Writer, program: AttentionProgram) -> None:
 
 
 def _dims(program: AttentionProgram, type_: TensorType) -> str:
-    names = program.roles.shown(type_)
+    """Return a value's dims without those that a work item has one of, or all."""
+    ones = (program.roles.heads, program.roles.sequences)
+    names = [d for d in type_.names if d not in ones] or type_.names
     return dims_text(names) if names else ""
 
 
