@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import Any, ClassVar
 
-from mirage_kernels.generator.emit.names import camel, statics
 from mirage_kernels.generator.emit.part import KernelSource, Part, opened
+from mirage_kernels.generator.emit.statements import camel, statics
 from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-from mirage_kernels.generator.emit.names import ELEMENTWISE, dims_text, statics
 from mirage_kernels.generator.emit.part import KernelSource
+from mirage_kernels.generator.emit.statements import ELEMENTWISE, dims_text, statics
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
-from mirage_kernels.generator.emit.names import camel
+from mirage_kernels.generator.emit.statements import camel
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.plan.program import Roles

@@ -15,7 +15,7 @@ from handmade_lines import record_of
 from sources import source
 
 from mirage_kernels.generator.bench.demonstrate import triton_results
-from mirage_kernels.generator.emit.names import ELEMENTWISE as LINES
+from mirage_kernels.generator.emit.statements import ELEMENTWISE as LINES
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import OPS, DType
 from mirage_kernels.generator.language import Tensor, contract
