@@ -125,8 +125,7 @@ def camel(name: str) -> str:
 
 def typed(texts: Mapping[Layout, str], s: Statement, program: TileProgram) -> str:
     """Return the type of a statement's result; `lines` is filled in."""
-    dim = program.roles.inner_of(s.type)
-    return texts[s.layout].format(lines=own_lines(dim.name) if dim else "")
+    return texts[s.layout].format(lines=inner_lines(s, program))
 
 
 def own_lines(inner: str) -> str:

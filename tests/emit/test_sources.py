@@ -14,15 +14,13 @@ import pytest
 from compilers import ROOT, compiled, formatted
 from sources import foreign_forms, source
 
-from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.threads import with_threads, without_threads
 from mirage_kernels.generator.records.record import KernelRecord, load_record
-from mirage_kernels.generator.records.sources import files_of, recipe_sources, table_of
+from mirage_kernels.generator.records.sources import files_of, table_of
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import Do
-from mirage_kernels.generator.target import TARGETS
 
 GoldenRecord = Callable[[DType], KernelRecord]
 DTYPES = [DType.FP16, DType.BF16]
@@ -41,18 +39,14 @@ def golden_of(name: str) -> KernelRecord:
     return load_record(ROOT / "tests" / "golden" / f"{name}.json")
 
 
-def files(*of: KernelRecord) -> dict[str, str]:
-    """Return the files of records of one recipe, by name."""
-    return {path.rpartition("/")[2]: text for path, text in recipe_sources(of).items()}
-
-
 # -- texts -----------------------------------------------------------------------------------------
 
 
 def test_an_instantiation_and_the_table_are_golden(
     golden_record: GoldenRecord, golden: Callable[[str, str], None]
 ) -> None:
-    golden("K72_N40_fp16.cu", files(golden_record(DType.FP16))["K72_N40_fp16.cu"])
+    record = golden_record(DType.FP16)
+    golden("K72_N40_fp16.cu", files_of(record)[record.path.replace(".json", ".cu")])
     golden("table.cpp", table_of("sm_90a", [golden_record(d) for d in DTYPES]))
 
 
@@ -164,34 +158,14 @@ def test_a_small_shape_has_the_forms_of_the_library(name: str) -> None:
     assert foreign_forms(golden_of(name)) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "shape"),
-    [
-        ("K72_N40_fp16", "rms_norm_linear/sliced_k.cuh", "K=72,N=40"),
-        ("attention_gqa", "gqa/flash_attention.cuh", "D=128"),
-    ],
-)
-def test_line_1_is_the_command_that_makes_the_file(name: str, form: str, shape: str) -> None:
-    record = golden_of(name)
-    made = files_of(record)
-    first = made[record.path.replace(".json", ".cu")].splitlines()[0]
-    command = f"// mirage-kernels generate {record.recipe}"
-    assert first == f"{command} --arch sm_90a --dtype fp16 --shape {shape}"
-    assert made[f"forms/{form}"].splitlines()[0] == command
-    scripts = [text for path, text in made.items() if path.endswith(".py")]
-    assert all(text.startswith(f"#{command[2:]}\n") for text in scripts)
-
-
-def test_a_kernel_with_another_text_has_a_form_of_its_own() -> None:
-    half = golden_of("attention_gqa")
-    shared = list(files(half, replace(half, dtype="bf16")))
-    assert shared[2:] == ["flash_attention.cuh", "D128_bf16.cu", "D128_fp16.cu"]
-    other = replace(golden_of("attention_qk_norm_attention"), recipe="gqa", dtype="bf16")
-    made = files(half, other)
-    for stem in (half.stem, other.stem):
-        form = f"flash_attention_{stem.partition('_')[2]}.cuh"
-        assert f'#include "../../forms/gqa/{form}"' in made[f"{stem}.cu"]
-        assert form in made
+def test_line_1_is_the_command_that_makes_the_file() -> None:
+    record = golden_of("K72_N40_fp16")
+    first = {path: text.splitlines()[0] for path, text in files_of(record).items()}
+    command = "mirage-kernels generate rms_norm_linear"
+    assert first["forms/rms_norm_linear/sliced_k.cuh"] == f"// {command}"
+    assert first["forms/rms_norm_linear/triton.py"] == f"# {command}"
+    of_shape = first[record.path.replace(".json", ".cu")]
+    assert of_shape == f"// {command} --arch sm_90a --dtype fp16 --shape K=72,N=40"
 
 
 def test_a_file_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
@@ -228,7 +202,7 @@ def with_sizes(made: KernelRecord) -> str:
     return source(made, "cu").replace("}  // namespace\n", f"{''.join(asserts)}}}  // namespace\n")
 
 
-@pytest.mark.parametrize("name", ["K72_N40_bf16", *ATTENTION])
+@pytest.mark.parametrize("name", ["K72_N40_bf16", *ATTENTION[1:]])  # `gqa_full` has all of `gqa`
 def test_a_kernel_compiles_and_takes_the_shared_memory_that_was_planned(
     name: str, tmp_path: Path
 ) -> None:
@@ -246,19 +220,3 @@ def test_a_table_compiles_with_kernels_of_both_kinds_and_none(
     made = compiled(text, tmp_path, "-c", "-o", "table.o")
     assert made.returncode == 0, made.stderr
     assert max(map(len, text.splitlines())) <= 100
-
-
-def test_the_table_lists_attention_by_symbols() -> None:
-    entries = [
-        Entry("b", "fp16", {"D": 64}, "D64_fp16", reads_cache=True),
-        Entry("a", "bf16", {"C": 8, "P": 16}, "D8", reads_cache=True),
-    ]
-    text = emit_table("sm_90a", entries)
-    assert text == emit_table("sm_90a", entries[::-1])
-    assert 'ATTENTION(a, D8, bf16, "", {"C", 8}, {"P", 16})' in text
-    assert 'ATTENTION(b, D64_fp16, fp16, "", {"D", 64})' in text
-
-
-@pytest.mark.parametrize("arch", sorted(TARGETS))
-def test_a_table_names_its_architecture(arch: str) -> None:
-    assert f'#define ARCH "{arch}"' in emit_table(arch, [])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from handmade_lines import record as lines_record
 from handmade_lines import record_of
-from sources import source
+from sources import error, source
 
 from mirage_kernels.generator.bench.demonstrate import triton_results
 from mirage_kernels.generator.emit.statements import ELEMENTWISE as LINES
@@ -34,11 +34,6 @@ SIZES = {"M": 19, "K": 72, "N": 40, "R": 8}  # no multiples of a tile, of golden
 K, N = SIZES["K"], SIZES["N"]
 SCALARS = {"eps": 1e-6, "scale": 2.0}
 RESIDUAL = ("M K", "K", "N K", "", "N", "M K", "")  # inputs of rms_norm_linear_residual
-
-
-def error(made: np.ndarray, exact: np.ndarray) -> float:
-    """Return the relative error of an array."""
-    return float(np.linalg.norm(made - exact) / np.linalg.norm(exact))
 
 
 def rounded(data: np.ndarray, dtype: DType = DType.FP16) -> np.ndarray:
@@ -283,33 +278,16 @@ def _{op}(a_ptr, b_ptr, out_ptr, SIZE: tl.constexpr):
 """
 
 
-@pytest.fixture(scope="module")
-def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What every elementwise line of the writer computes, and what it should."""
-    folder = tmp_path_factory.mktemp("elementwise")
+def test_every_line_of_triton_computes_what_its_op_means(tmp_path: Path) -> None:
     operands = np.random.default_rng(0).uniform(0.1, 3.0, (2, 32))
-    lines = {op: text.format("a", "b") for op, text in LINES.items()}
-    kernels = "".join(_KERNEL.format(op=op, text=text) for op, text in lines.items())
-    names = "".join(f"_{op}, " for op in lines)
-    program = folder / "program.py"
+    texts = {op: text.format("a", "b") for op, text in LINES.items()}
+    kernels = "".join(_KERNEL.format(op=op, text=text) for op, text in texts.items())
+    names = "".join(f"_{op}, " for op in texts)
+    program, data = tmp_path / "program.py", tmp_path / "data.npy"
     program.write_text(_PROGRAM.format(kernels=kernels, names=names, size=operands.shape[1]))
-    np.save(folder / "data.npy", operands)
-    subprocess.run(
-        [sys.executable, str(program), str(folder / "data.npy")],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        check=True,
-    )
-    return dict(zip(lines, _paired(folder / "data.npy", operands), strict=True))
-
-
-def _paired(made: Path, operands: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    exact = [ELEMENTWISE[op](*((o,) for o in operands[: OPS[op].arity]))[0] for op in LINES]
-    return list(zip(np.load(made), exact, strict=True))
-
-
-@pytest.mark.parametrize("op", LINES)
-def test_a_line_of_triton_computes_what_its_op_means(
-    computed: dict[str, tuple[np.ndarray, np.ndarray]], op: str
-) -> None:
-    made, exact = computed[op]
-    np.testing.assert_allclose(made, exact, rtol=1e-5, atol=1e-6)
+    np.save(data, operands)
+    command = [sys.executable, str(program), str(data)]
+    subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, check=True)
+    for op, made in zip(texts, np.load(data), strict=True):
+        exact = ELEMENTWISE[op](*((o,) for o in operands[: OPS[op].arity]))[0]
+        np.testing.assert_allclose(made, exact, rtol=1e-5, atol=1e-6, err_msg=op)
