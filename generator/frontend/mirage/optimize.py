@@ -24,9 +24,10 @@ from mirage_kernels.generator.frontend.positional.program import AXES, NOWHERE, 
 from mirage_kernels.generator.ir import Axis, Graph, Node, TensorType, retile, to_text
 from mirage_kernels.generator.ir.infer import extents_of
 from mirage_kernels.generator.meaning.cost import estimate
+from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.select import rank
+from mirage_kernels.generator.search.sketch import Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import superoptimize as find
 from mirage_kernels.generator.search.verify import Proof
@@ -229,9 +230,9 @@ def search(spec: Lowered, wanted: Options) -> list[Graph]:
     What was found is kept for the process: constraints only choose among it.
     """
 
-    def watch(stage: str, done: int, tasks: int) -> None:
+    def watch(event: Event) -> None:
         if wanted.verbose:
-            print(f"{stage} {done}/{tasks}", file=sys.stderr)
+            print(f"{event.stage} {event.done}/{event.total}", file=sys.stderr)
 
     graph, key = spec.graph, (spec.graph, KERNELS[wanted.config])
     if key not in _searched:
