@@ -21,7 +21,7 @@ from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.errors import FileError, MirageError, PlanError
 from mirage_kernels.generator.frontend.mirage.running import Runnable
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat
-from mirage_kernels.generator.ir.infer import SCALAR
+from mirage_kernels.generator.ir.text import node_text
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.headers import mugraph_words
@@ -154,7 +154,7 @@ def _drawn(
     phases = ir.phases_of(graph) if prefix else {}
     outer = iter(bound)
     results = [
-        ir.Node("result", (name,), (ir.Value(f"out {name}", SCALAR),)) for name in graph.outputs
+        ir.Node("result", (o,), (replace(graph.values[o], name=f"out {o}"),)) for o in graph.outputs
     ]
     for node in (*graph.nodes, *([] if prefix else results)):
         name = prefix + node.name
@@ -162,9 +162,9 @@ def _drawn(
         sources |= {v.name: prefix + v.name for v in node.outs}
         if node.op == "block" and node.body is not None:
             inner, within = _drawn(node.body, f"{name}: ", taken)
-            title = _quoted(_title(node.body))
-            lines += [f"  subgraph {_quoted(f'cluster {name}')} {{", f"    label={title};", *inner]
-            lines.append("  }")
+            _, grid, *_ = ir.to_text(replace(graph, nodes=(node,))).split("\n")
+            lines.append(f"  subgraph {_quoted(f'cluster {name}')} {{")
+            lines += [f"    label={_quoted(grid.strip())};", *inner, "  }"]
             edges += within
             made = zip(node.outs, node.body.outputs, strict=True)
             sources |= {v.name: f"{name}: {output}" for v, output in made}
@@ -174,7 +174,7 @@ def _drawn(
         phase = phases.get(node.name)
         colour = "white" if phase is None else _COLOURS[phase]
         style = f'style=filled, fillcolor="{colour}"'
-        lines.append(f"    {_quoted(name)} [label={_quoted(_label(node))}, {style}];")
+        lines.append(f"    {_quoted(name)} [label={_quoted(node_text(node))}, {style}];")
         for source, type_ in taken:
             label = _quoted(str(type_))
             edges.append(f"  {_quoted(source)} -> {_quoted(name)} [label={label}];")
@@ -183,21 +183,3 @@ def _drawn(
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _title(body: ir.Graph) -> str:
-    assert body.space is not None
-    grid = ", ".join(f"{a.name} cuts {a.dim} by {a.tile}" for a in body.space.grid)
-    loop = body.space.loop
-    looped = f"loop cuts {loop.dim} by {loop.tile}" if loop else "no loop"
-    return f"grid: {grid or 'one block'}\n{looped}"
-
-
-def _label(node: ir.Node) -> str:
-    label = ir.number_text(node.value) if node.op == "const" else ir.expression(node)
-    if node.op in ("input", "result"):
-        label = f"{node.name}\n{node.out.type}" if node.op == "input" else "result"
-    if node.op == "output" or node.cuts:
-        label += f"\n{'imap' if node.op == 'input' else 'omap'}"
-        label += f" ({', '.join(c or '*' for c in node.cuts)})"
-    return label + (f"\nfmap {node.loop_cut}" if node.op == "input" and node.loop_cut else "")
