@@ -93,10 +93,9 @@ def recalled(path: Path, spec: Lowered) -> list[Lowered]:
     """
     graphs = read_checkpoint(path)
     found = []
-    for one in graphs:
-        with contextlib.suppress(MirageError):  # refused: not parsed, or not equal
-            if isinstance(one, Program):
-                program = lower(one)
+    for program in (parsed(i, graph).program for i, graph in enumerate(graphs)):
+        with contextlib.suppress(MirageError):  # refused: not equal
+            if program is not None:
                 proof_of(program, spec)
                 found.append(program)
     if not found:

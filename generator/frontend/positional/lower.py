@@ -36,7 +36,6 @@ from mirage_kernels.generator.frontend.positional.program import (
 from mirage_kernels.generator.ir.infer import extents_of
 
 Layout = tuple[tuple[str, ...], ...]  # names of the dims that each positional dim consists of
-MOST_READINGS = 10_000
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,10 @@ def sizes_of(graph: ir.Graph) -> dict[str, int]:
 def lower(program: Program) -> Lowered:
     """Return a program's checked graph; raise GraphError for what has no meaning in named dims."""
     factors = Factors()
-    for _ in range(MOST_READINGS):
+    while True:  # ends: a refinement joins two factors or splits one into smaller ones
         with contextlib.suppress(Refined):
             factors.names = _roles(_read(program, factors).graph)
             return _read(program, factors)
-    raise GraphError("the dims of the program keep falling into ever smaller factors")
 
 
 def _roles(graph: ir.Graph) -> dict[str, str]:
