@@ -1,20 +1,33 @@
-"""The CUDA writer: a tile program as readable text over `csrc/tile`.
+"""The CUDA files of a recipe: a text per form, and a short file per shape that instantiates forms.
 
-A table says for every statement how it reads; this module puts together what the schedules' modules
-write. A form (`part.py`) is a template over a `Config`; an instantiation defines the configs of a
-shape: the element type and the static extents, and the knobs of each bucket of tokens. The text is
-a pure function of its arguments.
+    forms/rms_norm_linear/sliced_k_fp16.cuh       what the kernel does: templates over `Config`
+    forms/rms_norm_linear/cluster_split_k.cuh     the same muGraph by another schedule
+    forms/rms_norm_linear/triton.py               the same in Triton, for any shape
+    sm_90a/rms_norm_linear/K4096_N6144_fp16.cu    a shape: what was proved, its `Shape`, the knobs
+                                                  of each bucket, the host function
+    sm_90a/rms_norm_linear/K4096_N6144_fp16.json  its record, of which all this is made
+
+A form serves all shapes, element types and architectures, and is named after its schedule. Where
+the kernels of a recipe have different texts of one schedule, a suffix tells them apart: the element
+type (`_fp16`) if that does, else the architecture, else the first static extent that does
+(`_K256`), else the name of the first kernel that has the text.
+
+The schedules' modules write forms, statement by statement; this module puts them together. A text
+is a pure function of its arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from typing import Any, ClassVar
 
-from mirage_kernels.generator.emit.names import statics, write_alias, write_config, write_shape
-from mirage_kernels.generator.emit.part import KernelSource, Part, write_includes
-from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.emit.names import camel, statics
+from mirage_kernels.generator.emit.part import KernelSource, Part, opened
+from mirage_kernels.generator.emit.triton import emit_triton
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.schedules import RANKED, prologue
 from mirage_kernels.generator.schedules.batched_lora import slices_ahead
@@ -25,6 +38,8 @@ from mirage_kernels.generator.schedules.producer_blocks.writer import PAIRS
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.target import target
 
+FORMS = "forms"  # the folder beside those of the architectures
+TYPES = {DType.FP16: "__half", DType.BF16: "__nv_bfloat16", DType.FP32: "float"}
 CONTIGUOUS = (Layout.ROWS, Layout.INNER, Layout.FACTORS)  # weights, whose rows lie side by side
 
 
@@ -91,49 +106,128 @@ def bucket_name(variant: Variant, dim: str) -> str:
     return f"UpTo{variant.bucket}{dim}" if variant.bucket else f"Any{dim}"
 
 
+# -- one text, or the file of a shape --------------------------------------------------------------
+
+
 def emit_cuda(kernel: KernelSource[Any]) -> str:
     """Return a planned kernel as one text: its forms, then their instantiation.
 
     Raises PlanError for an op that the device vocabulary lacks.
     """
-    parts, writer = kernel.parts(), Writer()
-    kernel.header.write(writer, "//")
-    writer.line()
-    for include in sorted({i for part in parts for i in part.includes} | {"variants.h"}):
-        writer.line(f'#include "{include}"')
-    writer.line()
-    _open(writer)
+    parts = kernel.parts()
+    includes = {"variants.h"}.union(*(part.includes for part in parts))
+    writer = opened([*kernel.header.lines("//"), ""], includes)
     for part in parts:
         writer.lines += part.lines
-    _configs(writer, kernel)
-    return writer.text()
+    return _instantiated(writer, kernel)
 
 
-def instantiation(kernel: KernelSource[Any], forms: Sequence[str]) -> str:
-    """Return the file of one shape and element type, given those of the forms that it includes."""
-    writer = Writer()
-    kernel.header.of_shape().write(writer, "//")
-    write_includes(writer, forms)
-    _open(writer)
-    _configs(writer, kernel)
-    return writer.text()
+def _instantiated(writer: Writer, kernel: KernelSource[Any]) -> str:
+    """Return a file that ends in the shape, the knobs of each variant, and what callers see.
 
-
-def _open(writer: Writer) -> None:
-    writer.write("namespace mirage::generated {", "namespace {", "")
-
-
-def _configs(writer: Writer, kernel: KernelSource[Any]) -> None:
-    """Write the shape, the knobs of each variant, and what callers see."""
-    write_shape(writer, kernel.storage, kernel.extents)
+    All are words of csrc/variants.h.
+    """
+    extents = ", ".join(f"{name} = {size}" for name, size in kernel.extents.items())
+    writer.line(f"MIRAGE_SHAPE({TYPES[kernel.storage]}, {extents})")
     for name, knobs in kernel.configs().items():
-        write_config(writer, name, knobs.template, kernel.constants(knobs))
-    write_alias(writer, "Variants", kernel.listing, kernel.listed())
-    writer.write(
-        "",
-        "}  // namespace",
-        "",
-        f"{kernel.entry}({', '.join((kernel.symbol, *kernel.entry_arguments()))})",
-        "",
-        "}  // namespace mirage::generated",
-    )
+        constants = (f"{camel(k)}<{n}>" for k, n in kernel.constants(knobs).items())
+        _alias(writer, f"using {name} =", knobs.template, ["Shape", *constants])
+    _alias(writer, "using Variants =", kernel.listing, kernel.listed())
+    entry = ", ".join((kernel.symbol, *kernel.entry_arguments()))
+    writer.write("", "}  // namespace", "", f"{kernel.entry}({entry})", "")
+    writer.line("}  // namespace mirage::generated")
+    return writer.text()
+
+
+def _alias(writer: Writer, left: str, template: str, arguments: Sequence[str]) -> None:
+    """Write an alias of a template, broken where clang-format breaks it."""
+    found = []
+    for rows in ([f"{left} {template}<"], [left, f"    {template}<"]):
+        indent = " " * len(rows[-1])
+        for i, argument in enumerate(arguments):
+            text = f"{argument}{'>;' if i + 1 == len(arguments) else ','}"
+            if i and len(f"{rows[-1]} {text}") > WIDTH:
+                rows.append(indent + text)
+            else:
+                rows[-1] += f" {text}" if i else text
+        found.append(rows)
+    beside, below = found
+    writer.write(*(beside if len(beside) == 1 else min(below, beside, key=len)))
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A kernel of a recipe, and the architecture that it is for."""
+
+    arch: str
+    kernel: KernelSource[Any]
+
+    @property
+    def name(self) -> str:
+        """Return its name among those of its recipe, which also gives their order."""
+        return f"{self.kernel.header.stem}_{self.arch}"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What may tell it from other kernels of its recipe, the first choice first."""
+        extents = (f"{name}{size}" for name, size in self.kernel.extents.items())
+        return (self.kernel.storage.value, self.arch, *extents)
+
+    @property
+    def folder(self) -> str:
+        """The folder of its forms."""
+        return f"{FORMS}/{self.kernel.program.recipe}"
+
+
+def recipe_files(emitted: Sequence[Emitted]) -> dict[str, str]:
+    """Return the CUDA files of all kernels of a recipe by path below the kernels folder.
+
+    A file comes after those that it includes. Raises PlanError for an op that the device
+    vocabulary lacks.
+    """
+    emitted = sorted(emitted, key=lambda one: one.name)
+    parts = [{part.name: part for part in one.kernel.parts()} for one in emitted]
+    names: list[dict[str, str]] = [{} for _ in emitted]  # of form files, by form
+    files: dict[str, str] = {}
+    beside: dict[str, list[str]] = {}
+    for part in (part for own in parts for part in own.values()):
+        beside.setdefault(part.name, []).extend(part.beside)
+    for form in TopologicalSorter(beside).static_order():
+        texts = {
+            i: own[form].text(emitted[i].kernel.header, names[i])
+            for i, own in enumerate(parts)
+            if form in own
+        }
+        for i, suffix in suffixes(emitted, texts).items():
+            names[i][form] = f"{form}{suffix}.cuh"
+            files[f"{emitted[i].folder}/{names[i][form]}"] = texts[i]
+    for one, own_names in zip(emitted, names, strict=True):
+        header, path = one.kernel.header, f"{one.arch}/{one.kernel.program.recipe}"
+        includes = [f"../../{one.folder}/{name}" for name in own_names.values()]
+        writer = opened(header.of_shape().lines("//"), includes)
+        files[f"{path}/{header.stem}.cu"] = _instantiated(writer, one.kernel)
+    return files
+
+
+def triton_files(emitted: Sequence[Emitted]) -> dict[str, str]:
+    """Return the Triton programs of all kernels of a recipe by path below the kernels folder."""
+    emitted = sorted(emitted, key=lambda one: one.name)
+    texts = {i: emit_triton(one.kernel) for i, one in enumerate(emitted)}
+    named = suffixes(emitted, texts).items()
+    return {f"{emitted[i].folder}/triton{suffix}.py": texts[i] for i, suffix in named}
+
+
+def suffixes(emitted: Sequence[Emitted], texts: dict[int, str]) -> dict[int, str]:
+    """Return what is put behind the name of each kernel's text, where there are several texts."""
+    several = len({*texts.values()})
+    if several < 2:
+        return dict.fromkeys(texts, "")
+    for marks in zip(*(emitted[i].marks for i in texts), strict=False):
+        pairs = {*zip(marks, texts.values(), strict=True)}
+        if len(pairs) == len({*marks}) == several:
+            return {i: f"_{mark}" for i, mark in zip(texts, marks, strict=True)}
+    first = {text: emitted[i].name for i, text in reversed(texts.items())}
+    return {i: f"_{first[text]}" for i, text in texts.items()}

@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
 
-TYPES = {DType.FP16: "__half", DType.BF16: "__nv_bfloat16", DType.FP32: "float"}
 FRAGMENTS = {
     Layout.ROWS: "tile::RowFrag<T, Config::kRows, kDepth>",
     Layout.TOKENS: "tile::TokenFrag<T, Config::kTokens, kDepth>",
@@ -35,13 +33,22 @@ KEPT = {
     Do.KEEP: "Resident<T, Config::kTokens, {inner}>",
     Do.CONTRACT: "AccumPartials<Config::kRows, Config::kTokens, 1>",
 }
+# Elementwise ops as Triton spells them; CUDA has functions of their names.
 ELEMENTWISE = {
-    **{name: name for name in ("neg", "exp", "log", "sqrt", "rsqrt", "square", "sigmoid", "silu")},
-    **{name: name for name in ("gelu", "gelu_tanh", "tanh", "relu", "add", "sub", "mul", "div")},
-    "max": "maximum",  # `max` would meet CUDA's own
+    **{op: f"tl.{op}({{0}})" for op in ("exp", "log", "sqrt", "rsqrt", "sigmoid")},
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "max": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "relu": "tl.maximum({0}, 0)",
+    "neg": "-{0}",
+    "square": "{0} * {0}",
+    "silu": "{0} * tl.sigmoid({0})",
+    "gelu": "0.5 * {0} * (1 + tl.erf({0} * 0.7071067811865476))",
+    "gelu_tanh": "{0} * tl.sigmoid({0} * (1.59576912 + 0.0713548163 * {0} * {0}))",
+    "tanh": "2 * tl.sigmoid(2 * {0}) - 1",
 }
-
-BARRIER = "__syncthreads();"
 _NAMES = re.compile(r"(?<!::)\b[A-Za-z_]\w*")
 
 
@@ -91,7 +98,7 @@ THREADS = "tile::kBlockThreads<Config>"
 def barrier(program: TileProgram) -> str:
     """Return a barrier of the warps that stream."""
     alone = program.received or program.produces
-    return "tile::sync_pipelines<kWarps>();" if alone else BARRIER
+    return "tile::sync_pipelines<kWarps>();" if alone else "__syncthreads();"
 
 
 def dims_text(names: Sequence[str]) -> str:
@@ -113,39 +120,6 @@ def pointer(operand: Operand) -> str:
 def camel(name: str) -> str:
     """Return a value's name as a type or constant is written: `sum_sq` -> `SumSq`."""
     return "".join(word.capitalize() for word in name.split("_"))
-
-
-def write_shape(writer: Writer, storage: DType, extents: Mapping[str, int]) -> None:
-    """Write what all variants of a shape have: the element type and the static extents."""
-    texts = ", ".join(f"{name} = {size}" for name, size in extents.items())
-    writer.line(f"MIRAGE_SHAPE({TYPES[storage]}, {texts})")
-
-
-def write_config(writer: Writer, name: str, schedule: str, knobs: Mapping[str, object]) -> None:
-    """Write a config in the words of csrc/variants.h: its schedule, `Shape`, its knobs."""
-    items = ["Shape", *(f"{camel(knob)}<{value}>" for knob, value in knobs.items())]
-    write_alias(writer, name, schedule, items)
-
-
-def write_alias(writer: Writer, name: str, template: str, arguments: Sequence[str]) -> None:
-    """Write an alias of a template, broken where clang-format breaks it."""
-    left = f"using {name} ="
-    ended = [f"{a}," for a in arguments[:-1]] + [f"{arguments[-1]}>;"]
-    beside = _packed(f"{left} {template}<", ended)
-    below = [left, *_packed(f"    {template}<", ended)]
-    for row in beside if len(beside) == 1 else min(below, beside, key=len):
-        writer.line(row)
-
-
-def _packed(opening: str, items: Sequence[str]) -> list[str]:
-    """Return as few lines as arguments take, below the first of them."""
-    rows = [opening + items[0]]
-    for item in items[1:]:
-        if len(f"{rows[-1]} {item}") <= WIDTH:
-            rows[-1] += f" {item}"
-        else:
-            rows.append(" " * len(opening) + item)
-    return rows
 
 
 def typed(texts: Mapping[Layout, str], s: Statement, program: TileProgram) -> str:
@@ -171,7 +145,7 @@ def vocabulary(op: str) -> str:
     """Return an elementwise op's name in csrc/tile/math/elementwise.cuh."""
     if op not in ELEMENTWISE:
         raise PlanError(f"the device vocabulary has no op {op!r} yet", "see csrc/tile/")
-    return ELEMENTWISE[op]
+    return "maximum" if op == "max" else op  # `max` would meet CUDA's own
 
 
 def shared_at(s: Statement) -> str:

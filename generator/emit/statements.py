@@ -42,40 +42,41 @@ IN_LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
 }
 
 
-def _read(s: Statement, args: Sequence[str], program: TileProgram) -> str:
-    if s.layout is Layout.ROW_SUMS:
-        return f"const float {s.out} = tile::load_row({args[0]}, out_tile, e);"
-    if s.layout is Layout.ACCUM:
-        index = next(o.index for o in program.inputs if o.name == args[0])
-        stride = f"args.row_strides[{index}]"
-        return f"const float {s.out} = tile::load_element({args[0]}, {stride}, out_tile, e);"
-    if s.layout is Layout.TOKEN_SUMS and args[0] in {k.out for k in program.statistics}:
-        return f"const float {s.out} = tile::token_value({args[0]}, e);"
-    raise PlanError(f"{s.out}: the epilogue reads no {s.layout.value} values yet")
-
-
-PER_ELEMENT: dict[Do, Callable[[Statement, Sequence[str], TileProgram], str]] = {
-    Do.TOTAL: lambda s, args, p: f"const float {s.out} = tile::sum_over_warps({args[0]}_parts, e);",
-    Do.MAP: lambda s, args, p: (
-        f"const float {s.out} = tile::{vocabulary(s.op)}({', '.join(args)});"
-    ),
-    Do.READ: _read,
-    Do.KEEP: lambda s, args, p: f"tile::store_resident({s.out}, e, {args[0]});",
-    Do.STORE: lambda s, args, p: f"tile::store({p.output.name}, out_tile, e, {args[0]});",
+PER_ELEMENT = {
+    Do.TOTAL: "const float {out} = tile::sum_over_warps({args}_parts, e);",
+    Do.MAP: "const float {out} = tile::{word}({args});",
+    Do.READ: "const float {out} = tile::{word}, e);",
+    Do.KEEP: "tile::store_resident({out}, e, {args});",
+    Do.STORE: "tile::store({result}, out_tile, e, {args});",
 }
 
 
 def per_element(writer: Writer, statements: Sequence[Statement], program: TileProgram) -> None:
     """Write what is computed per element; what a program produces is returned, not stored."""
     returned = [s for s in statements if s.do is Do.STORE and program.produces]
-    written = (
-        (PER_ELEMENT[s.do](s, [program.literals.get(a, a) for a in s.args], program), s)
-        for s in statements
-        if s not in returned
-    )
-    writer.table(rows_of(written))
+    rows = []
+    for s in (s for s in statements if s not in returned):
+        args = ", ".join(program.literals.get(a, a) for a in s.args)
+        word = vocabulary(s.op) if s.do is Do.MAP else ""
+        word = _read(s, program) if s.do is Do.READ else word
+        text = PER_ELEMENT[s.do].format(out=s.out, args=args, word=word, result=program.output.name)
+        rows.append((text, s))
+    writer.table(rows_of(rows))
     for s in returned:
         writer.line(f"return {s.args[0]};")
+
+
+def _read(s: Statement, program: TileProgram) -> str:
+    """Return the beginning of the call that reads an element of an input, or a token's number."""
+    (name,) = s.args
+    if s.layout is Layout.ROW_SUMS:
+        return f"load_row({name}, out_tile"
+    if s.layout is Layout.ACCUM:
+        index = next(o.index for o in program.inputs if o.name == name)
+        return f"load_element({name}, args.row_strides[{index}], out_tile"
+    if s.layout is Layout.TOKEN_SUMS and name in {k.out for k in program.statistics}:
+        return f"token_value({name}"
+    raise PlanError(f"{s.out}: the epilogue reads no {s.layout.value} values yet")
 
 
 def operands(writer: Writer, inputs: Sequence[Operand], program: TileProgram) -> None:

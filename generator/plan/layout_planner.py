@@ -1,8 +1,8 @@
 """Layouts: for every value of a kernel its place, layout and copy instruction, by a 0/1 program.
 
 The implementations of all operators and the conversions between layouts (`implementations.py`) have
-costs in cycles (`instruction_costs.py`, `hardware.py`) and are chosen together
-(`integer_program.py`). Tensors in device memory lie as their types say.
+costs in cycles (`costs.py`, `hardware.py`) and are chosen together (`integer_program.py`).
+Tensors in device memory lie as their types say.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from itertools import chain
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.blocks import Block
+from mirage_kernels.generator.plan.costs import Block
 from mirage_kernels.generator.plan.implementations import Implementations, Offered
-from mirage_kernels.generator.plan.instruction_costs import InstructionCosts
 from mirage_kernels.generator.plan.integer_program import Problem, Solution, solve
 from mirage_kernels.generator.plan.layouts import Copy, Lanes, Swizzle, ValueLayout
 from mirage_kernels.generator.plan.threads import without_threads
@@ -112,11 +111,11 @@ def problem_of(block: Block, offered: Offered) -> Problem:
     wanted: dict[str, list[ValueLayout]] = {}
     for value, layout in chain(*(i.needs for made in operators.values() for i in made)):
         wanted.setdefault(value, []).append(layout)
-    hw, passes = block.hardware, block.steps * block.rounds
+    hw, passes = block.hardware, block.passes
     return Problem(
         operators,
         tuple(chain(*(rules.conversions(v, wanted.get(v, [])) for v in rules.made))),
-        InstructionCosts(block).tensors(),
+        block.traffic(),
         hw.registers_per_thread,
         block.on.shared_bytes,
         hw.spilled_cycles * passes * block.warps * hw.simple_cycles,

@@ -14,7 +14,6 @@ from math import prod
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Node, Phase, number_text, phases_of
-from mirage_kernels.generator.plan.barriers import with_barriers
 from mirage_kernels.generator.plan.layout_planner import require_layouts
 from mirage_kernels.generator.plan.program import (
     Do,
@@ -352,3 +351,27 @@ class _Lowering:
         if self.layout(node.name) is not Layout.TOKENS or last != self.roles.depth or loaded:
             raise self.error(f"the loop computes no lines of tokens for {tensor}")
         return self.add(Do.STORE, node, (*node.args, tensor))
+
+
+def with_barriers(program: TileProgram) -> TileProgram:
+    """Return the program with the fewest barriers, loads first in its loop.
+
+    A barrier is needed where a value goes through shared memory from one thread to another, and
+    before the bytes it lay in are written anew. Warps read nothing but their own parts of a tile,
+    hence there is none in the loop. Their sums lie where the pipeline's stages were; stages of
+    [inner, tokens] elements add them up, products multiply those, and the epilogue reads the sums
+    of all warps. Each of these groups waits once for the one before.
+    """
+
+    def waiting(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+        return tuple(replace(s, barrier=i == 0) for i, s in enumerate(statements))
+
+    stages = [replace(s, statements=waiting(s.statements)) for s in program.stages[:1]]
+    return replace(
+        program,
+        loop=tuple(sorted(program.loop, key=lambda s: s.do is not Do.LOAD)),
+        meetings=waiting(program.meetings),
+        stages=(*stages, *program.stages[1:]),
+        products=waiting(program.products),
+        epilogue=waiting(program.epilogue),
+    )

@@ -9,7 +9,6 @@ from functools import cached_property
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Phase, parts_of
 from mirage_kernels.generator.meaning.abstract import PARTS, source, summed, target_term
 from mirage_kernels.generator.meaning.arrays import Array
-from mirage_kernels.generator.meaning.oracle import keeps
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.search.extract import Costs, Extraction, Program, nominal_sizes
 from mirage_kernels.generator.search.fingerprints import Fingerprints
@@ -59,14 +58,14 @@ class Limits:
 class Problem:
     """One spec with everything about it that the tasks of its search share.
 
-    `terms` interns all terms (z3 is asked where it cannot decide), `target` is the spec's, `space`
-    holds what can be part of it. `tensors` are inputs and positions, `order` names their dims.
+    `terms` interns all terms, `target` is the spec's, `space` holds what can be part of it.
+    `tensors` are inputs and positions, `order` names their dims.
     """
 
     def __init__(self, spec: Graph, limits: Limits, on: Target) -> None:
         self.spec, self.limits, self.on = spec, limits, on
         self.costs, self.roles = Costs(nominal_sizes(spec), on), _roles(spec, on)
-        self.terms = Terms(fallback=keeps)
+        self.terms = Terms()
         inputs = [(n, self.terms.leaf("input", n.name)) for n in spec.inputs]
         iotas = [(n, source(self.terms, n)) for n in spec.of("iota")]
         self.tensors = tuple(

@@ -12,7 +12,7 @@ import pytest
 from compilers import ROOT, compiled, formatted, nvcc
 from sources import source, written
 
-from mirage_kernels.generator.emit.forms import Emitted, recipe_files, suffixes
+from mirage_kernels.generator.emit.cuda import Emitted, recipe_files, suffixes
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.records import folder
 from mirage_kernels.generator.records.record import KernelRecord, load_record

@@ -12,7 +12,7 @@ import pytest
 from compilers import compiled, formatted
 
 from mirage_kernels.generator.emit.cuda import Kernel, bucket_name, emit_cuda
-from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.part import Header
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program

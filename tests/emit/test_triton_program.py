@@ -14,7 +14,7 @@ from handmade_lines import record_of
 from sources import error
 
 from mirage_kernels.generator.bench.demonstrate import run_triton
-from mirage_kernels.generator.emit.triton import _ELEMENTWISE
+from mirage_kernels.generator.emit.names import ELEMENTWISE as TRITON
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import OPS, DType, Graph
 from mirage_kernels.generator.language import Tensor, contract
@@ -180,7 +180,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[np.nda
     """What every elementwise line of the writer computes, and what it should."""
     folder = tmp_path_factory.mktemp("elementwise")
     operands = np.random.default_rng(0).uniform(0.1, 3.0, (2, 32))
-    lines = {op: text.format("a", "b") for op, text in _ELEMENTWISE.items()}
+    lines = {op: text.format("a", "b") for op, text in TRITON.items()}
     kernels = "".join(_KERNEL.format(op=op, text=text) for op, text in lines.items())
     names = "".join(f"_{op}, " for op in lines)
     program = folder / "program.py"
@@ -195,11 +195,11 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[np.nda
 
 
 def _paired(made: Path, operands: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    exact = [ELEMENTWISE[op](*((o,) for o in operands[: OPS[op].arity]))[0] for op in _ELEMENTWISE]
+    exact = [ELEMENTWISE[op](*((o,) for o in operands[: OPS[op].arity]))[0] for op in TRITON]
     return list(zip(np.load(made), exact, strict=True))
 
 
-@pytest.mark.parametrize("op", _ELEMENTWISE)
+@pytest.mark.parametrize("op", TRITON)
 def test_a_line_of_triton_computes_what_its_op_means(
     computed: dict[str, tuple[np.ndarray, np.ndarray]], op: str
 ) -> None:

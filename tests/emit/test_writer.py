@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.part import Header
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
 
@@ -65,9 +65,7 @@ def test_wrapped_text_keeps_its_words_and_width(width: int) -> None:
 
 
 def header(*paragraphs: tuple[str, str]) -> list[str]:
-    writer = Writer()
-    Header("mirage-kernels generate x", "K72_fp16", paragraphs).write(writer, "//")
-    return writer.lines
+    return Header("mirage-kernels generate x", "K72_fp16", paragraphs).lines("//")
 
 
 def test_a_header_opens_with_the_command() -> None:

@@ -15,8 +15,7 @@ import mirage_kernels.generator as mi
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
-from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.frontend.positional.steps import Frame, Step
+from mirage_kernels.generator.frontend.positional.program import Frame, Program, Step
 from mirage_kernels.generator.meaning.arrays import Array as Values
 from mirage_kernels.generator.meaning.arrays import array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
@@ -201,16 +200,16 @@ def run_block(block: Program, inputs: Sequence[Array], point: Sequence[int]) -> 
                 tile = cut(tile, axis, count, index) if axis >= 0 and count > 1 else tile
             steps = range(frame.loop_range)
             looped = [tile if step.dim < 0 else cut(tile, step.dim, len(steps), i) for i in steps]
-            values[step.outs[0].number] = looped
+            values[step.outs[0].guid] = looped
         elif step.op == "output":
             (tile,) = values[step.args[0]]
             stored.append(tile)
         elif step.op == "accum":
             tiles = values[step.args[0]]
-            values[step.outs[0].number] = [accumulated(step, tiles, frame)]
+            values[step.outs[0].guid] = [accumulated(step, tiles, frame)]
         else:
             operands = zip(*(values[a] for a in step.args), strict=True)
-            values[step.outs[0].number] = [plain(step, args) for args in operands]
+            values[step.outs[0].guid] = [plain(step, args) for args in operands]
     return stored
 
 
@@ -219,7 +218,7 @@ def run_customized(step: Step, inputs: Sequence[Array]) -> list[Array]:
     block = step.block
     assert block is not None
     assert block.frame is not None
-    outs = [np.full(t.extents, np.nan) for t in step.outs]
+    outs = [np.full(t.dims, np.nan) for t in step.outs]
     for point in itertools.product(*map(range, block.frame.grid)):
         tiles = run_block(block, inputs, point)
         for out, tile, output in zip(outs, tiles, block.of("output"), strict=True):
@@ -234,7 +233,7 @@ def run_customized(step: Step, inputs: Sequence[Array]) -> list[Array]:
 
 def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
     """Return a program's results in float64."""
-    values = {t.number: x for t, x in zip(program.inputs, inputs, strict=True)}
+    values = {t.guid: x for t, x in zip(program.inputs, inputs, strict=True)}
     for step in program.steps:
         args = [values[a] for a in step.args]
         if step.op == "customized":
@@ -243,8 +242,8 @@ def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
             made = [plain(step, args)]
         else:
             continue
-        values.update(zip((t.number for t in step.outs), made, strict=True))
-    return [values[t.number] for t in program.outputs]
+        values.update(zip((t.guid for t in step.outs), made, strict=True))
+    return [values[t.guid] for t in program.outputs]
 
 
 @pytest.fixture(scope="session")
@@ -273,7 +272,7 @@ def assert_agrees() -> Callable[[Program, int], None]:
 
     def compare(program: Program, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
-        inputs = [rng.uniform(0.5, 1.5, t.extents) for t in program.inputs]
+        inputs = [rng.uniform(0.5, 1.5, t.dims) for t in program.inputs]
         with np.errstate(all="ignore"):
             wanted = run_program(program, inputs)
         for a, b in zip(wanted, run_lowered(lower(program), inputs), strict=True):

@@ -17,7 +17,7 @@ from mirage_kernels.generator.frontend.mirage.checkpoints import (
     checkpoint_text,
     read_checkpoint,
 )
-from mirage_kernels.generator.frontend.mirage.verification import parsed
+from mirage_kernels.generator.frontend.mirage.verdicts import parsed
 from mirage_kernels.generator.frontend.positional.ops import POSITIONAL
 
 MUTATIONS = 400

@@ -10,8 +10,7 @@ import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import GraphError, MirageError
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.positional.lower import lower
-from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.frontend.positional.steps import Step
+from mirage_kernels.generator.frontend.positional.program import Program, Step
 from mirage_kernels.generator.ir import DType, to_text
 
 Three = tuple[int, int, int]

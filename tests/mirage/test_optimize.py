@@ -42,9 +42,7 @@ def attention() -> KernelGraph:
 
 def inputs(graph: KernelGraph, scale: float = 0.3) -> list:
     generator = torch.Generator().manual_seed(2)
-    return [
-        (torch.randn(t.extents, generator=generator) * scale).half() for t in graph.program.inputs
-    ]
+    return [(torch.randn(t.dims, generator=generator) * scale).half() for t in graph.program.inputs]
 
 
 @pytest.fixture(scope="module")

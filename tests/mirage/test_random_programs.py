@@ -10,7 +10,7 @@ import numpy as np
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.builder import BlockGraph, KernelGraph
-from mirage_kernels.generator.frontend.positional.steps import Tensor
+from mirage_kernels.generator.frontend.positional.program import Tensor
 
 SEEDS, ATTEMPTS = 90, 60  # most attempts are refused: their maps do not fit
 UNARY = ("exp", "silu", "square", "rms_norm", "sqrt")

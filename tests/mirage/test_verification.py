@@ -13,11 +13,10 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.binding import Terms
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text, read_checkpoint
-from mirage_kernels.generator.frontend.mirage.proofs import Small, scaled
-from mirage_kernels.generator.frontend.mirage.verification import Verdict, parsed, verified
+from mirage_kernels.generator.frontend.mirage.proofs import Small, Terms, scaled
+from mirage_kernels.generator.frontend.mirage.verdicts import Verdict, parsed, verified
 from mirage_kernels.generator.frontend.positional.lower import lower
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.recipe import load_recipe
@@ -171,8 +170,8 @@ def differs(wanted: KernelGraph, changed: Program, oracle: Callable) -> bool:
     """Say by float64 evaluation, by position, whether a mutant computes something else."""
     program = wanted.program
     rng = np.random.default_rng(5)
-    inputs = [rng.standard_normal(t.extents) for t in program.inputs]
-    if [t.extents for t in changed.inputs] != [t.extents for t in program.inputs]:
+    inputs = [rng.standard_normal(t.dims) for t in program.inputs]
+    if [t.dims for t in changed.inputs] != [t.dims for t in program.inputs]:
         return True
     with np.errstate(all="ignore"):
         (a,) = oracle(program, inputs)

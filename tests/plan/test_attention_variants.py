@@ -205,7 +205,7 @@ def test_the_rules_choices_stand_first(depth: int) -> None:
     found = buckets(depth)
     for variant in attention_variants(program(depth=depth), H200):
         bucket = found[variant.bucket]
-        assert bucket.rules(few=variant.few_tiles) == variant.knobs
+        assert variant.knobs == (bucket.rule_of_few if variant.few_tiles else bucket.rule)
         assert variant.knobs in bucket.knobs[:2]
 
 
@@ -245,7 +245,7 @@ def test_keys_that_are_summed_are_kept_until_they_are() -> None:
 
 def test_no_more_than_wanted_stand_beside_the_rules() -> None:
     for bucket in buckets(128, top=2).values():
-        rules = {bucket.rule, bucket.rules(few=True)}
+        rules = {bucket.rule, bucket.rule_of_few}
         assert len(set(bucket.knobs) - rules) <= 2
 
 
@@ -258,7 +258,6 @@ def test_what_was_chosen_before_is_measured_again() -> None:
 def test_calls_of_few_tiles_may_have_no_variant_of_their_own() -> None:
     bucket = buckets(128)[16]
     assert bucket.rule_of_few is None
-    assert bucket.rules(few=True) == bucket.rule
 
 
 def test_latents_have_shorter_rings_and_fewer_warps() -> None:

@@ -20,12 +20,12 @@ from msgspec import Meta, MsgspecError, ValidationError, json
 
 from mirage_kernels.generator.errors import FileError, GraphError
 from mirage_kernels.generator.frontend.positional.ops import ELEMENTWISE, POSITIONAL
-from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.frontend.positional.steps import (
+from mirage_kernels.generator.frontend.positional.program import (
     MOST_DIMS,
     NOWHERE,
     Extents,
     Frame,
+    Program,
     Step,
     Tensor,
     Three,
@@ -256,10 +256,10 @@ class _Reading:
         made = self.known.get(data.guid)
         if made is None:
             raise self.wrong(f"no operator before it makes the tensor {data.guid}")
-        if data.extents != made.extents:
+        if data.extents != made.dims:
             raise self.wrong(
                 f"tensor {data.guid} is declared {list(data.extents)}, "
-                f"it was made {list(made.extents)}"
+                f"it was made {list(made.dims)}"
             )
         return made
 
@@ -270,10 +270,10 @@ class _Reading:
         for data, tensor in zip(item.output_tensors, made, strict=True):
             if data.guid in self.known:
                 raise self.wrong(f"tensor {data.guid} is made twice")
-            if data.extents != tensor.extents:
+            if data.extents != tensor.dims:
                 raise self.wrong(
                     f"tensor {data.guid} is declared {list(data.extents)}, "
-                    f"computed are {list(tensor.extents)}"
+                    f"computed are {list(tensor.dims)}"
                 )
             self.known[data.guid] = tensor
 
@@ -318,7 +318,7 @@ class _Reading:
         block = inner.read(graph.operators)
         if inner.bound:
             raise self.wrong("its block graph takes fewer tensors than the operator")
-        if not args or not block.stored:
+        if not args or not block.of("output"):
             raise self.wrong("its block graph has no inputs or no outputs")
         return self.program.customized(block, args)
 
@@ -342,7 +342,7 @@ def _written(program: Program) -> list[Operator]:
             item = replace(item, bgraph=_block_graph(item, step.block))
         items.append(item)
     for tensor in program.outputs:
-        item = _item(Step("output", (tensor.number,)), program)
+        item = _item(Step("output", (tensor.guid,)), program)
         items.append(replace(item, output_map=NO_MAP, output_strides=tensor.layout))
     return items
 
@@ -361,7 +361,7 @@ def _item(step: Step, graph: Program) -> Operator:
         input_tensors=tuple(_tensor(graph.tensors[a], level) for a in step.args),
         output_tensors=tuple(_tensor(t, level) for t in step.outs),
         numbers=step.numbers or None,
-        normalized_shape=step.outs[0].extents[step.dim :] if step.op == "rms_norm" else (),
+        normalized_shape=step.outs[0].dims[step.dim :] if step.op == "rms_norm" else (),
     )
 
 
@@ -369,8 +369,8 @@ def _tensor(tensor: Tensor, level: str) -> TensorData:
     memory, first_guid = _MEMORY[level]
     return TensorData(
         data_type=WRITTEN[tensor.dtype],
-        dim=(*tensor.extents, *(0,) * (_PADDED - tensor.num_dims)),
-        guid=first_guid + tensor.number,
+        dim=(*tensor.dims, *(0,) * (_PADDED - tensor.num_dims)),
+        guid=first_guid + tensor.guid,
         layout=f"{memory}RowMajor",
         num_dims=tensor.num_dims,
     )

@@ -18,10 +18,9 @@ from msgspec import Meta, ValidationError, convert
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.errors import MirageError, SearchError
 from mirage_kernels.generator.frontend.mirage.running import Runnable
-from mirage_kernels.generator.frontend.mirage.verification import proof_of, recalled
+from mirage_kernels.generator.frontend.mirage.verdicts import proof_of, recalled
 from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
-from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.frontend.positional.steps import AXES, NOWHERE, Three
+from mirage_kernels.generator.frontend.positional.program import AXES, NOWHERE, Program, Three
 from mirage_kernels.generator.ir import Axis, Graph, Node, TensorType, retile, to_text
 from mirage_kernels.generator.ir.infer import extents_of
 from mirage_kernels.generator.meaning.cost import estimate

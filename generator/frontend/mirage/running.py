@@ -24,12 +24,10 @@ import numpy as np
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.declarations import dims_of
-from mirage_kernels.generator.frontend.mirage.binding import Choice, Held, Terms
 from mirage_kernels.generator.frontend.mirage.drawing import write_drawing
-from mirage_kernels.generator.frontend.mirage.proofs import prove
+from mirage_kernels.generator.frontend.mirage.proofs import Choice, Held, Terms, prove
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
-from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.frontend.positional.steps import Extents, Tensor
+from mirage_kernels.generator.frontend.positional.program import Extents, Program, Tensor
 from mirage_kernels.generator.ir import DType, with_precision
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import STORAGE, round_to
@@ -136,10 +134,8 @@ def _check_arguments(given: Sequence[torch.Tensor], wanted: Sequence[Tensor]) ->
     for i, (x, tensor) in enumerate(zip(given, wanted, strict=True), start=1):
         if not isinstance(x, torch.Tensor):
             raise MirageError(f"input {i} is {type(x).__name__}, not a torch tensor")
-        if [n for n in x.shape if n != 1] != [n for n in tensor.extents if n != 1]:
-            raise MirageError(
-                f"input {i} has the shape {list(x.shape)}, not {list(tensor.extents)}"
-            )
+        if [n for n in x.shape if n != 1] != [n for n in tensor.dims if n != 1]:
+            raise MirageError(f"input {i} has the shape {list(x.shape)}, not {list(tensor.dims)}")
         dtype = convert_dtype_to_torch_type(tensor.dtype)
         if x.dtype != dtype:
             hint = "convert the tensor, or give new_input another dtype"
@@ -169,13 +165,13 @@ def _tensor(x: Array, wanted: Tensor) -> torch.Tensor:
     import torch
 
     data = round_to(np.asarray(x.parts[0], np.float32), wanted.dtype)
-    whole = torch.from_numpy(np.ascontiguousarray(data)).reshape(wanted.extents)
+    whole = torch.from_numpy(np.ascontiguousarray(data)).reshape(wanted.dims)
     stored = whole.to(convert_dtype_to_torch_type(wanted.dtype))
     if not wanted.strides:
         return stored
-    last = sum((n - 1) * s for n, s in zip(wanted.extents, wanted.strides, strict=True))
-    room = torch.empty(max(1 + last, math.prod(wanted.extents)), dtype=stored.dtype)
-    return torch.as_strided(room, wanted.extents, wanted.strides).copy_(stored)
+    last = sum((n - 1) * s for n, s in zip(wanted.dims, wanted.strides, strict=True))
+    room = torch.empty(max(1 + last, math.prod(wanted.dims)), dtype=stored.dtype)
+    return torch.as_strided(room, wanted.dims, wanted.strides).copy_(stored)
 
 
 # What inputs of the catalog's recipes do nothing at; L: every sequence is as long as its keys.
@@ -238,7 +234,7 @@ def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[
     sizes: dict[str, int] = {}
     for x, tensor, (name, dims) in zip(given, program.inputs, choice.inputs, strict=True):
         stated = dims_of(recipe.inputs[name])
-        arguments[name] = y = turned(x.reshape(tensor.extents), dims, stated).contiguous()
+        arguments[name] = y = turned(x.reshape(tensor.dims), dims, stated).contiguous()
         sizes.update(zip(stated, y.shape, strict=True))
     for name, value in match.held.items():
         number = sizes[value] if isinstance(value, str) else value
@@ -252,7 +248,7 @@ def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[
     (dims,), (tensor,) = choice.outputs, program.outputs
     wanted = [d for d in dims if d is not None]
     ours = [d if d in wanted else None for d in recipe.output.split()]
-    return [turned(made, ours, wanted).reshape(tensor.extents)]
+    return [turned(made, ours, wanted).reshape(tensor.dims)]
 
 
 def turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -> torch.Tensor:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.part import Header
 from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.errors import MirageError, PlanError
 from mirage_kernels.generator.frontend.mirage.running import Runnable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit.forms import Emitted, recipe_files
+from mirage_kernels.generator.emit.cuda import Emitted, recipe_files
 from mirage_kernels.generator.emit.table import Entry
 from mirage_kernels.generator.ir import Graph, parts_of, retile
 from mirage_kernels.generator.records.headers import attention_header
