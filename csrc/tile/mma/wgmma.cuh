@@ -138,10 +138,14 @@ template <class T, int kDepth>
 __device__ DepthFrag<T, kDepth> load_vector(const char* first) {
   DepthFrag<T, kDepth> vector;
   const char* from = first + lane_quarter() * 2 * sizeof(T);
-  unrolled<kDepth / kMmaDepth, 2>([&](int m, int h) {
-    vector.at[0][m / 2].pairs[m % 2 * 2 + h] =
-        *reinterpret_cast<const Pair<T>*>(from + (m * kMmaDepth + h * kLineTile) * sizeof(T));
-  });
+#pragma unroll
+  for (int m = 0; m < kDepth / kMmaDepth; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      vector.at[0][m / 2].pairs[m % 2 * 2 + h] =
+          *reinterpret_cast<const Pair<T>*>(from + (m * kMmaDepth + h * kLineTile) * sizeof(T));
+    }
+  }
   return vector;
 }
 
@@ -161,11 +165,15 @@ struct TokenTma {
 template <int kTiles, int kTokens, class T>
 __device__ void contract(WideAccum<kTiles, kTokens>& accum, RowTma<T> rows, TokenTma<T> tokens) {
   begin_products();
-  unrolled<kTiles, kMmas>([&](int r, int k) {
-    Wgmma<T, kTokens>::add(accum.at[r],
-                           descriptor(rows.at + r * kGroupRows * kTmaRowBytes + k * kMmaBytes),
-                           descriptor(tokens.at + k * kMmaBytes));
-  });
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+#pragma unroll
+    for (int k = 0; k < kMmas; ++k) {
+      Wgmma<T, kTokens>::add(accum.at[r],
+                             descriptor(rows.at + r * kGroupRows * kTmaRowBytes + k * kMmaBytes),
+                             descriptor(tokens.at + k * kMmaBytes));
+    }
+  }
 }
 
 // The same with the rows in registers: of tile r a warp has 16 rows, lines 2 r and 2 r + 1 of a
@@ -176,10 +184,14 @@ __device__ void contract(WideAccum<kTiles, kTokens>& accum,
                          TokenTma<T> tokens) {
   static_assert(kLines == 2 * kTiles && kChunks * 2 == kMmas, "rows of all tiles, a whole tile");
   begin_products();
-  unrolled<kTiles, kMmas>([&](int r, int k) {
-    const OperandA<T> operand(rows.at[2 * r][k / 2], rows.at[2 * r + 1][k / 2], k);
-    Wgmma<T, kTokens>::add(accum.at[r], operand.registers, descriptor(tokens.at + k * kMmaBytes));
-  });
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+#pragma unroll
+    for (int k = 0; k < kMmas; ++k) {
+      const OperandA<T> operand(rows.at[2 * r][k / 2], rows.at[2 * r + 1][k / 2], k);
+      Wgmma<T, kTokens>::add(accum.at[r], operand.registers, descriptor(tokens.at + k * kMmaBytes));
+    }
+  }
 }
 
 }  // namespace mirage::tile
