@@ -1,5 +1,5 @@
-// mbarriers and bulk copies that signal them; thread-block clusters: ranks, the cluster barrier, and
-// stores into another block's shared memory (DSMEM).
+// mbarriers and bulk copies that signal them; thread-block clusters: ranks, the cluster barrier,
+// and stores into another block's shared memory (DSMEM).
 #pragma once
 
 #include <cstdint>
