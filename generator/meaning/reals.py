@@ -78,7 +78,7 @@ FLOAT64 = Arithmetic(
 )
 
 
-def round_to(x: Real, dtype: DType) -> npt.NDArray[np.float32]:
+def round_to(x: Part, dtype: DType) -> npt.NDArray[np.float32]:
     """Return `x` rounded to the values that `dtype` can hold, as float32."""
     with np.errstate(over="ignore"):
         wide = np.asarray(x, np.float32)
