@@ -124,11 +124,6 @@ with open(data, "wb") as file:
 """
 
 
-def run_triton(record: KernelRecord, inputs: list[Array]) -> Real:
-    """Return what a kernel's emitted Triton program makes its output."""
-    return triton_results(record, inputs)[0]
-
-
 def triton_results(record: KernelRecord, inputs: list[Array]) -> list[Real]:
     """Return the results of a kernel's emitted Triton program, run by Triton's interpreter."""
     text = triton_of(record)

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import Any, ClassVar
 
-from mirage_kernels.generator.emit.names import camel, statics
 from mirage_kernels.generator.emit.part import KernelSource, Part, opened
+from mirage_kernels.generator.emit.statements import camel, statics
 from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
@@ -35,7 +35,7 @@ from mirage_kernels.generator.schedules.loop import LoopKnobs, producers_of, pro
 from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED
 from mirage_kernels.generator.schedules.producer_blocks.forms import pairs, producers
 from mirage_kernels.generator.schedules.producer_blocks.writer import PAIRS
-from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import target
 
 FORMS = "forms"  # the folder beside those of the architectures
@@ -54,6 +54,11 @@ class Kernel(KernelSource[TileProgram]):
     def extents(self) -> dict[str, int]:
         """Return the static extents, which its text takes from `Config`."""
         return statics(self.program)
+
+    @property
+    def counted(self) -> str:
+        """What names of configs count: tokens."""
+        return self.program.roles.tokens
 
     def parts(self) -> list[Part]:
         """Return the forms, each below those that it is written in terms of.
@@ -75,15 +80,6 @@ class Kernel(KernelSource[TileProgram]):
             parts += written
         return [*parts, *(prologue.part(consumers, name) for name in behind)]
 
-    def configs(self) -> dict[str, Knobs]:
-        """Return the knobs of each bucket, by the name of its config."""
-        return {bucket_name(v, self.program.roles.tokens): v.knobs for v in self.variants}
-
-    def listed(self) -> list[str]:
-        """Return which config serves which numbers of tokens."""
-        sizes = zip((v.bucket for v in self.variants), self.configs(), strict=True)
-        return [f"UpTo<{size}, {name}>" if size else f"Any<{name}>" for size, name in sizes]
-
     def constants(self, knobs: Knobs) -> dict[str, int]:
         """Return the constants of a config."""
         found = knobs.config(self.program)
@@ -99,11 +95,6 @@ class Kernel(KernelSource[TileProgram]):
         loads = [s for s in (*program.loads, *program.fetches) if s.layout in CONTIGUOUS]
         weights = [operands[s.args[0]] for s in loads]
         return [f"{{{o.index}, Shape::{o.type.names[-1]}}}" for o in weights]
-
-
-def bucket_name(variant: Variant, dim: str) -> str:
-    """Return the name of a variant's config: `UpTo8M`, `AnyM`."""
-    return f"UpTo{variant.bucket}{dim}" if variant.bucket else f"Any{dim}"
 
 
 # -- one text, or the file of a shape --------------------------------------------------------------
@@ -158,76 +149,53 @@ def _alias(writer: Writer, left: str, template: str, arguments: Sequence[str]) -
 # -- files -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Emitted:
-    """A kernel of a recipe, and the architecture that it is for."""
-
-    arch: str
-    kernel: KernelSource[Any]
-
-    @property
-    def name(self) -> str:
-        """Return its name among those of its recipe, which also gives their order."""
-        return f"{self.kernel.header.stem}_{self.arch}"
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """What may tell it from other kernels of its recipe, the first choice first."""
-        extents = (f"{name}{size}" for name, size in self.kernel.extents.items())
-        return (self.kernel.storage.value, self.arch, *extents)
-
-    @property
-    def folder(self) -> str:
-        """The folder of its forms."""
-        return f"{FORMS}/{self.kernel.program.recipe}"
-
-
-def recipe_files(emitted: Sequence[Emitted]) -> dict[str, str]:
+def recipe_files(kernels: Sequence[KernelSource[Any]]) -> dict[str, str]:
     """Return the CUDA files of all kernels of a recipe by path below the kernels folder.
 
     A file comes after those that it includes. Raises PlanError for an op that the device
     vocabulary lacks.
     """
-    emitted = sorted(emitted, key=lambda one: one.name)
-    parts = [{part.name: part for part in one.kernel.parts()} for one in emitted]
-    names: list[dict[str, str]] = [{} for _ in emitted]  # of form files, by form
+    kernels = sorted(kernels, key=lambda kernel: kernel.name)
+    parts = [{part.name: part for part in kernel.parts()} for kernel in kernels]
+    names: list[dict[str, str]] = [{} for _ in kernels]  # of form files, by form
     files: dict[str, str] = {}
     beside: dict[str, list[str]] = {}
     for part in (part for own in parts for part in own.values()):
         beside.setdefault(part.name, []).extend(part.beside)
     for form in TopologicalSorter(beside).static_order():
         texts = {
-            i: own[form].text(emitted[i].kernel.header, names[i])
+            i: own[form].text(kernels[i].header, names[i])
             for i, own in enumerate(parts)
             if form in own
         }
-        for i, suffix in suffixes(emitted, texts).items():
+        for i, suffix in suffixes(kernels, texts).items():
             names[i][form] = f"{form}{suffix}.cuh"
-            files[f"{emitted[i].folder}/{names[i][form]}"] = texts[i]
-    for one, own_names in zip(emitted, names, strict=True):
-        header, path = one.kernel.header, f"{one.arch}/{one.kernel.program.recipe}"
-        includes = [f"../../{one.folder}/{name}" for name in own_names.values()]
+            files[f"{FORMS}/{kernels[i].program.recipe}/{names[i][form]}"] = texts[i]
+    for kernel, own_names in zip(kernels, names, strict=True):
+        header, recipe = kernel.header, kernel.program.recipe
+        includes = [f"../../{FORMS}/{recipe}/{name}" for name in own_names.values()]
         writer = opened(header.of_shape().lines("//"), includes)
-        files[f"{path}/{header.stem}.cu"] = _instantiated(writer, one.kernel)
+        files[f"{header.arch}/{recipe}/{header.stem}.cu"] = _instantiated(writer, kernel)
     return files
 
 
-def triton_files(emitted: Sequence[Emitted]) -> dict[str, str]:
+def triton_files(kernels: Sequence[KernelSource[Any]]) -> dict[str, str]:
     """Return the Triton programs of all kernels of a recipe by path below the kernels folder."""
-    emitted = sorted(emitted, key=lambda one: one.name)
-    texts = {i: emit_triton(one.kernel) for i, one in enumerate(emitted)}
-    named = suffixes(emitted, texts).items()
-    return {f"{emitted[i].folder}/triton{suffix}.py": texts[i] for i, suffix in named}
+    kernels = sorted(kernels, key=lambda kernel: kernel.name)
+    texts = {i: emit_triton(kernel) for i, kernel in enumerate(kernels)}
+    folders = [f"{FORMS}/{kernel.program.recipe}" for kernel in kernels]
+    named = suffixes(kernels, texts).items()
+    return {f"{folders[i]}/triton{suffix}.py": texts[i] for i, suffix in named}
 
 
-def suffixes(emitted: Sequence[Emitted], texts: dict[int, str]) -> dict[int, str]:
+def suffixes(kernels: Sequence[KernelSource[Any]], texts: dict[int, str]) -> dict[int, str]:
     """Return what is put behind the name of each kernel's text, where there are several texts."""
     several = len({*texts.values()})
     if several < 2:
         return dict.fromkeys(texts, "")
-    for marks in zip(*(emitted[i].marks for i in texts), strict=False):
+    for marks in zip(*(kernels[i].marks for i in texts), strict=False):
         pairs = {*zip(marks, texts.values(), strict=True)}
         if len(pairs) == len({*marks}) == several:
             return {i: f"_{mark}" for i, mark in zip(texts, marks, strict=True)}
-    first = {text: emitted[i].name for i, text in reversed(texts.items())}
+    first = {text: kernels[i].name for i, text in reversed(texts.items())}
     return {i: f"_{first[text]}" for i, text in texts.items()}

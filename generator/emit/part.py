@@ -33,6 +33,7 @@ class Header:
     stem: str  # of the file's name: K4096_N6144_fp16
     paragraphs: Sequence[tuple[str, str]]
     recipe_command: str = ""  # makes what is the same for all shapes
+    arch: str = ""
 
     def of_form(self, schedule: str, about: Container[str] = OF_THE_FORM) -> Header:
         """Return the header of a form: its schedule, and what holds for every shape."""
@@ -105,6 +106,17 @@ class KernelSource(ABC, Generic[P]):
         return f"{self.program.recipe}_{self.header.stem}"
 
     @property
+    def name(self) -> str:
+        """Name among the kernels of its recipe, which also gives their order."""
+        return f"{self.header.stem}_{self.header.arch}"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What may tell it from other kernels of its recipe, the first choice first."""
+        extents = (f"{name}{size}" for name, size in self.extents.items())
+        return (self.storage.value, self.header.arch, *extents)
+
+    @property
     @abstractmethod
     def extents(self) -> dict[str, int]:
         """Return the static extents, which its text takes from `Config`."""
@@ -116,13 +128,31 @@ class KernelSource(ABC, Generic[P]):
         Raises PlanError for an op that the device vocabulary lacks.
         """
 
+    @property
     @abstractmethod
-    def configs(self) -> dict[str, Knobs]:
-        """Return the knobs of the kernels that there are, by the name of the config."""
+    def counted(self) -> str:
+        """What names of configs count."""
 
-    @abstractmethod
+    def conditions(self, variant: Variant, name: str) -> list[str]:
+        """Return which of the calls that are small enough a config serves."""
+        return []
+
+    def configs(self) -> dict[str, Knobs]:
+        """Return the knobs of the kernels, each named after the first variant that it serves."""
+        named = {v.knobs: v.name(self.counted) for v in reversed(self.variants)}
+        return {named[v.knobs]: v.knobs for v in self.variants}
+
     def listed(self) -> list[str]:
         """Return which config serves which calls, in the words of csrc/variants.h."""
+        named = {knobs: name for name, knobs in self.configs().items()}
+        variants, rows = list(self.variants), []
+        while len(variants) > 1 and variants[-2].knobs == variants[-1].knobs:
+            del variants[-2]  # one kernel for all the rest
+        for v in variants:
+            name = named[v.knobs]
+            serves = f"UpTo<{v.bucket}, {name}" if v.bucket else f"Any<{name}"
+            rows.append(f"{', '.join((serves, *self.conditions(v, name)))}>")
+        return rows
 
     def constants(self, knobs: Knobs) -> dict[str, int]:
         """Return the constants of a config."""

@@ -12,7 +12,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.lower import attention_program
-from mirage_kernels.generator.schedules.attention.variants import attention_variants, name_of
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Bucket, Chosen, Tried, TriedForm, Tuned
 from mirage_kernels.generator.tuning.choice import chosen_form, chosen_knobs, chosen_of
@@ -96,7 +96,7 @@ def test_measured_knobs_take_the_place_of_the_rules() -> None:
 def test_one_variant_serves_all_calls_where_both_have_the_same_knobs() -> None:
     usual, few = rules()
     made = chosen_row_variants(PROGRAM, H200, tuned(usual, usual, few))
-    assert [name_of(v) for v in made] == ["UpTo8Rows", "UpTo16Rows", "AnyRows"]
+    assert [v.name("Rows") for v in made] == ["UpTo8Rows", "UpTo16Rows", "AnyRows"]
 
 
 def test_knobs_that_no_longer_fit_are_an_error() -> None:
@@ -159,7 +159,12 @@ def test_a_bucket_without_a_variant_for_few_tiles_gets_one() -> None:
     rows = Bucket(16, chosen, POINTS, (tried(rule, 10, 20, 40),))
     made = chosen_row_variants(PROGRAM, H200, Tuned(KEY, (rows,), form="first"))
     names = ["UpTo8RowsFewTiles", "UpTo8Rows"]
-    assert [name_of(v) for v in made] == [*names, "UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
+    assert [v.name("Rows") for v in made] == [
+        *names,
+        "UpTo16RowsFewTiles",
+        "UpTo16Rows",
+        "AnyRows",
+    ]
     assert [v.knobs.rows for v in made] == [8, 8, 8, 16, 128]
 
 
@@ -169,7 +174,7 @@ def test_buckets_with_the_same_knobs_are_one() -> None:
     chosen = (Chosen(usual.knobs, 1.1, 1.2), Chosen(few.knobs, 1.1, 1.2, few_tiles=True))
     rows = Bucket(16, chosen, POINTS, (tried(rule, 10, 20, 40),))
     made = chosen_row_variants(PROGRAM, H200, Tuned(KEY, (rows,), form="first"))
-    assert [name_of(v) for v in made] == ["UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
+    assert [v.name("Rows") for v in made] == ["UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
 
 
 def test_a_bucket_that_the_rule_lacks_stands_where_its_knobs_are_others() -> None:
@@ -179,7 +184,7 @@ def test_a_bucket_that_the_rule_lacks_stands_where_its_knobs_are_others() -> Non
     def made(*chosen: Chosen) -> list[str]:
         rows = Bucket(32, chosen, POINTS, (tried(any_, 10, 20, 40),))
         found = chosen_row_variants(PROGRAM, H200, Tuned(KEY, (rows,), form="first"))
-        return [name_of(v) for v in found if v.bucket not in (8, 16)]
+        return [v.name("Rows") for v in found if v.bucket not in (8, 16)]
 
     usual = Chosen(any_, 1.1, 1.1)
     assert made(usual) == ["AnyRows"]
