@@ -25,8 +25,7 @@ from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Shape, load_recipe, recipe, trace
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch, Step
+from mirage_kernels.generator.search.sketch import BlockSketch, Setting, Step, View
 
 GoldenRecord = Callable[[DType], KernelRecord]
 Adapted = Callable[..., KernelRecord]

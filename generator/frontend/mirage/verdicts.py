@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mirage_kernels.generator.errors import GraphError, MirageError, SearchError, VerifyError
 from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
-from mirage_kernels.generator.frontend.mirage.proofs import Bound, Choice, Terms, prove, shape
+from mirage_kernels.generator.frontend.mirage.proofs import Bound, Choice, Terms, prove
 from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.search.verify import Proof
@@ -112,10 +112,7 @@ def proof_of(program: Lowered, spec: Lowered) -> Proof:
 
     Tensors are compared in order. Raises VerifyError where they differ.
     """
-    ours, theirs = (
-        [shape(layout, one) for layout in (*one.inputs, *one.outputs)] for one in (program, spec)
-    )
-    if ours != theirs:
+    if program.shapes != spec.shapes:
         raise VerifyError("the programs take or give tensors of other extents")
     layouts = (*spec.inputs, *spec.outputs)
     dims = [tuple(row[0] if row else None for row in layout) for layout in layouts]

@@ -12,6 +12,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.dims import (
@@ -61,10 +62,10 @@ class Lowered:
     outputs: tuple[Layout, ...]
 
     @property
-    def extents(self) -> dict[str, int]:
-        """Extents of all dims of inputs and results."""
-        types = [n.out.type for n in self.graph.inputs]
-        return extents_of([*types, *(self.graph.values[o].type for o in self.graph.outputs)])
+    def shapes(self) -> list[list[int]]:
+        """Positional extents of the inputs, then of the results."""
+        sizes, layouts = sizes_of(self.graph), (*self.inputs, *self.outputs)
+        return [[prod(sizes[part] for part in row) for row in layout] for layout in layouts]
 
 
 def flat(layout: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -118,7 +119,6 @@ def _roles(graph: Graph) -> dict[str, str]:
 
 
 def _read(program: Program, factors: Factors) -> Lowered:
-    """Read a program once; raise Refined where factors change."""
     scope = Scope(Builder(Level.KERNEL), factors)
     found: dict[int, Tile] = {}
     for step in program.steps:
@@ -140,7 +140,6 @@ def _read(program: Program, factors: Factors) -> Lowered:
 
 
 def _program_input(scope: Scope, tensor: Tensor, number: int) -> Tile:
-    """Add an input of the program, its dims in the order in which they lie in memory."""
     factors = scope.factors
     rows = tuple(factors.of_input(tensor.guid, i, n) for i, n in enumerate(tensor.dims))
     outermost_first = sorted(range(tensor.num_dims), key=lambda i: (-tensor.layout[i], i))
@@ -200,7 +199,6 @@ class _Block:
         return [Tile(name, s.rows) for name, s in zip(names, stored, strict=True)]
 
     def cuts_of(self, step: Step, operand: Tile) -> list[Cut]:
-        """Return how the grid axes and the loop cut the factors of an input."""
         wanted = self.frame.cuts(step.maps, f"the input map {step.maps}")
         if step.dim != NOWHERE and self.frame.loop_range > 1:
             wanted.append((LOOP, step.dim, self.frame.loop_range))
@@ -237,8 +235,8 @@ class _Block:
     def agree(self, cuts: Sequence[Sequence[Cut]]) -> None:
         """Make every axis cut the same counts in the same order in all inputs."""
         for axis in (*AXES, LOOP):
-            first, *others = [*_rows_along(axis, cuts)] or [[]]
-            for mine, theirs in (pair for o in others for pair in zip(first, o, strict=False)):
+            rows = [*_rows_along(axis, cuts)]
+            for mine, theirs in (pair for o in rows[1:] for pair in zip(rows[0], o, strict=False)):
                 if mine.count != theirs.count:
                     small, large = sorted((mine, theirs), key=lambda c: c.count)
                     why = f"the {axis} axis of two inputs"
@@ -247,12 +245,10 @@ class _Block:
                     self.factors.split(large.factor, small.count, why)
 
     def maps(self, tile: Tile) -> tuple[str | None, ...]:
-        """Return the dims of a tile that the graph's grid axes cut."""
         cuts = [tile.along(axis)[i : i + 1] for axis, i in self.slots]
         return tuple(self.factors.name(c[0].factor) if c else None for c in cuts)
 
     def input(self, scope: Scope, tile: Tile, extents: dict[str, int]) -> Tile:
-        """Add an input of the body: a tile of an operand, cut as the tile says."""
         loop, builder, whole = tile.along(LOOP), scope.builder, self.outside.builder.types
         name = builder.free_name(f"{tile.name}_tile" if tile.cuts else tile.name)
         cut = self.factors.name(loop[0].factor) if loop else None
@@ -266,7 +262,6 @@ class _Block:
         return Tile(name, rows, tile.cuts, looped=bool(loop))
 
     def output(self, scope: Scope, tile: Tile, step: Step) -> Tile:
-        """Add an output: where each block's tile goes in the result."""
         only_values([tile], "new_output")
         what = f"the output map {step.maps}"
         if tile.looped and self.frame.loop_range > 1:
@@ -316,6 +311,5 @@ class _Block:
 
 
 def _rows_along(axis: str, cuts: Sequence[Sequence[Cut]]) -> Iterator[list[Cut]]:
-    """Yield what an axis cuts, for each input that it cuts."""
     rows = ([c for c in of_input if c.axis == axis] for of_input in cuts)
     return (row for row in rows if row)

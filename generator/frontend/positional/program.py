@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from mirage_kernels.generator.errors import GraphError, MirageError
+from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.ops import result_extents
 from mirage_kernels.generator.ir import DType
 
@@ -32,7 +32,7 @@ class Tensor:
 
     def __post_init__(self) -> None:
         if self.strides and len(self.strides) != len(self.dims):
-            raise MirageError(
+            raise GraphError(
                 f"{len(self.strides)} strides are given for {len(self.dims)} dims",
                 "strides are in elements, one for each dim",
             )
