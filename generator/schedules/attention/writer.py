@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mirage_kernels.generator.emit.part import KernelSource, Part, lines_of
+from mirage_kernels.generator.emit.cuda import KernelSource, Part, lines_of
 from mirage_kernels.generator.emit.statements import dims_text, vocabulary
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
