@@ -56,10 +56,6 @@ class Header:
         command = self.recipe_command or self.command
         return replace(self, command=command, paragraphs=[("Schedule", schedule), *said])
 
-    def of_shape(self) -> Header:
-        """Return the header of an instantiation: where its shape comes from, and its proof."""
-        return replace(self, paragraphs=[p for p in self.paragraphs if p[0] in OF_THE_SHAPE])
-
     def lines(self, mark: str) -> list[str]:
         """Return the header as comment lines that start with `mark`."""
         lines = [f"{mark} {self.command}"]
@@ -262,7 +258,8 @@ def recipe_files(kernels: Sequence[KernelSource[Any]]) -> dict[str, str]:
     for kernel, own_names in zip(kernels, names, strict=True):
         header, recipe = kernel.header, kernel.program.recipe
         includes = [f"../../{FORMS}/{recipe}/{name}" for name in own_names.values()]
-        writer = opened(header.of_shape().lines("//"), includes)
+        said = [p for p in header.paragraphs if p[0] in OF_THE_SHAPE]
+        writer = opened(replace(header, paragraphs=said).lines("//"), includes)
         files[f"{header.arch}/{recipe}/{header.stem}.cu"] = _instantiated(writer, kernel)
     return files
 
@@ -278,3 +275,58 @@ def suffixes(kernels: Sequence[KernelSource[Any]], texts: dict[int, str]) -> dic
             return {i: f"_{mark}" for i, mark in zip(texts, marks, strict=True)}
     first = {text: kernels[i].name for i, text in reversed(texts.items())}
     return {i: f"_{first[text]}" for i, text in texts.items()}
+
+
+# -- the dispatch table of an architecture --------------------------------------------------------
+
+TABLE = (
+    "Which kernel serves which recipe, element type and static extents. A row names recipe, file, "
+    "element type, most tokens (0: any number; rows of attention have none), inputs that a call "
+    "may leave out, and static extents. SPACE: the kernel needs a workspace."
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel: what it serves and the host function that launches it.
+
+    Above `max_tokens` the library runs PyTorch's own program (0: never). `options` names the
+    recipe's inputs that a call may leave out.
+    """
+
+    recipe: str
+    dtype: str
+    dims: Mapping[str, int]
+    stem: str
+    max_tokens: int = 0
+    options: tuple[str, ...] = ()
+    workspace: bool = False  # whether a launch needs one
+    reads_cache: bool = False  # whether a call's keys and values lie in a cache
+
+
+def emit_table(arch: str, entries: Sequence[Entry]) -> str:
+    """Return table.cpp; entries are listed in the order of their symbols, a line each.
+
+    `csrc/table.h` reads a list twice: to declare and to tabulate.
+    """
+    writer = Writer()
+    writer.write(f"// mirage-kernels generate RECIPE --arch {arch}", "//")
+    writer.write(*(f"// {line}" for line in wrapped(TABLE, WIDTH - len("// "))), "")
+    ordered = sorted(entries, key=lambda e: f"{e.recipe}_{e.stem}")
+    for macro in ("KERNELS(PLAIN, SPACE)", "ATTENTION_KERNELS(ATTENTION)"):
+        own = (e for e in ordered if e.reads_cache is macro.startswith("ATTENTION"))
+        lines = [f"#define {macro}", *(line for entry in own for line in _row(entry))]
+        writer.write(*(f"{line} \\" for line in lines[:-1]), lines[-1], "")
+    writer.write(f'#define ARCH "{arch}"', "", '#include "table.h"')
+    return writer.text()
+
+
+def _row(entry: Entry) -> list[str]:
+    """Return a row's macro, its extents on a line of their own if it is too long."""
+    kind = "ATTENTION" if entry.reads_cache else "SPACE" if entry.workspace else "PLAIN"
+    most = "" if entry.reads_cache else f", {entry.max_tokens}"  # attention's rows have none
+    first = f"  {kind}({entry.recipe}, {entry.stem}, {entry.dtype}{most}"
+    first += f', "{" ".join(entry.options)}",'
+    dims = ", ".join(f'{{"{name}", {size}}}' for name, size in entry.dims.items()) + ")"
+    fits = len(f"{first} {dims} \\") <= WIDTH
+    return [f"{first} {dims}"] if fits else [first, f"      {dims}"]

@@ -6,9 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mirage_kernels.generator.emit.cuda import KernelSource, Part, recipe_files
+from mirage_kernels.generator.emit.cuda import Entry, KernelSource, Part, recipe_files
 from mirage_kernels.generator.emit.statements import statics
-from mirage_kernels.generator.emit.table import Entry
 from mirage_kernels.generator.emit.triton import triton_files
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mirage_kernels.generator.emit.cuda import recipe_files
-from mirage_kernels.generator.emit.table import Entry
+from mirage_kernels.generator.emit.cuda import Entry, recipe_files
 from mirage_kernels.generator.ir import Graph, parts_of, retile
 from mirage_kernels.generator.records.headers import attention_header
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan, require_room
