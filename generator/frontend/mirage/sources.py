@@ -15,8 +15,7 @@ from pathlib import Path
 
 from mirage_kernels.generator import ir
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.part import Header
+from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.errors import FileError, MirageError, PlanError
 from mirage_kernels.generator.frontend.mirage.running import Runnable
@@ -26,6 +25,7 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.headers import mugraph_words
 from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.target import target
 
 NAME = "mugraph"  # of the emitted functions
