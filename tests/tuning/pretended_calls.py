@@ -8,8 +8,7 @@ from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.flash_decode import FlashDecode
 from mirage_kernels.generator.schedules.wgmma_attention import WgmmaAttention
-from mirage_kernels.generator.tuning.catalog import Dense, Key, Point, Tried
-from mirage_kernels.generator.tuning.manifest import Built, BuiltBucket, Compiled
+from mirage_kernels.generator.tuning.catalog import Bucket, Dense, Key, Point, Tried, Tuned
 
 KEY = Key("gqa", "fp16", {"D": 128})
 RULE = FlashDecode(8, 16, 4, 3, 2)
@@ -33,17 +32,17 @@ def dense(tokens: int, us: float, sdpa_us: float, sequences: int = 1) -> Dense:
     return Dense(sequences, tokens, 10, 4096, True, us, sdpa_us, {})
 
 
-def built(name: str, knobs: AttentionKnobs, failed: str = "") -> Built:
+def built(name: str, knobs: AttentionKnobs, failed: str = "") -> Tried:
     """Return a candidate with its library."""
-    return Built(name, knobs, 100, failed=failed)
+    return Tried(knobs, failed=failed, digest=name)
 
 
-def compiled(failed: str = "") -> Compiled:
+def compiled(failed: str = "") -> Tuned:
     """Return a kernel with two buckets: usual, large, short of 8 rows; wide, and usual, of any."""
     usual = built("usual", RULE)
     few = (usual, built("large", OTHER), built("short", THIRD, failed))
-    any_ = BuiltBucket(0, (built("wide", WIDE), usual), WIDE)
-    return Compiled(KEY, (BuiltBucket(8, few, RULE, OTHER), any_), form="first")
+    any_ = Bucket(0, tried=(built("wide", WIDE), usual))
+    return Tuned(KEY, (Bucket(8, tried=few, rule_of_few=OTHER), any_), form="first")
 
 
 @dataclass

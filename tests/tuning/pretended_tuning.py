@@ -10,8 +10,7 @@ from mirage_kernels.generator.schedules.loop import Producers
 from mirage_kernels.generator.schedules.register_operand import RegisterOperand
 from mirage_kernels.generator.schedules.row_wise import RowWise
 from mirage_kernels.generator.schedules.sliced_k import SlicedK
-from mirage_kernels.generator.tuning.catalog import Key
-from mirage_kernels.generator.tuning.manifest import Built, BuiltBucket, Compiled
+from mirage_kernels.generator.tuning.catalog import Bucket, Key, Tried, Tuned
 from mirage_kernels.generator.tuning.session import Tuning
 
 KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
@@ -57,49 +56,50 @@ def knobs(tokens: int, rows: int = 16) -> SlicedK:
     return SlicedK(tokens, rows, warps=4, chunks=1, stages=2)
 
 
-def bucket(tokens: int, *failed: str) -> tuple[Built, ...]:
+def bucket(tokens: int, *failed: str) -> tuple[Tried, ...]:
     """Return three candidates of a bucket, named a8, b8, c8; `failed` ones do not compile."""
     return tuple(
-        Built(
-            f"{letter}{tokens}",
+        Tried(
             knobs(tokens, 16 * (i + 1)),
             predicted_us=10.0 + i,
-            registers=100,
             failed="spills 8 bytes" if letter in failed else "",
+            digest=f"{letter}{tokens}",
         )
         for i, letter in enumerate("abc")
     )
 
 
-def of_buckets(*buckets: tuple[int, tuple[Built, ...]], beyond: tuple[int, ...]) -> Compiled:
+def of_buckets(*buckets: tuple[int, tuple[Tried, ...]], beyond: tuple[int, ...]) -> Tuned:
     """Return a kernel with buckets of tokens."""
-    made = tuple(BuiltBucket(m, built, built[0].knobs) for m, built in buckets)
-    return Compiled(KEY, made, "M", beyond)
+    made = tuple(Bucket(m, tried=built) for m, built in buckets)
+    return Tuned(KEY, made, dim="M", above=beyond)
 
 
-def compiled(*failed: str) -> Compiled:
+def compiled(*failed: str) -> Tuned:
     """Return a kernel with three candidates in each of two buckets."""
     return of_buckets((8, bucket(8, *failed)), (64, bucket(64, *failed)), beyond=(128,))
 
 
-def of_plans(beyond: tuple[int, ...] = (128,)) -> Compiled:
+def of_plans(beyond: tuple[int, ...] = (128,)) -> Tuned:
     """Return a kernel with slices, a8 and a64, held tokens, b8 and b64, and both made apart."""
 
-    def built(tokens: int) -> tuple[Built, ...]:
+    def built(tokens: int) -> tuple[Tried, ...]:
         slices = knobs(tokens)
         held = RegisterOperand(tokens, 16, 2)
         producers = Producers(rows=16, tokens=8, stages=4)
         with_producers = (replace(k, producers=producers) for k in (slices, held))
         made = (slices, held, *with_producers)
-        return tuple(Built(f"{c}{tokens}", k, 100, 10.0) for c, k in zip("abcd", made, strict=True))
+        return tuple(
+            Tried(k, 10.0, digest=f"{c}{tokens}") for c, k in zip("abcd", made, strict=True)
+        )
 
     return of_buckets((8, built(8)), (64, built(64)), beyond=beyond)
 
 
-def of_lines() -> Compiled:
+def of_lines() -> Tuned:
     """Return a kernel whose blocks hold a line each: a64, b64."""
     made = tuple(RowWise(warps, 16 // warps) for warps in (4, 8))
-    built = tuple(Built(f"{c}64", k, 40, 2.0) for c, k in zip("ab", made, strict=True))
+    built = tuple(Tried(k, 2.0, digest=f"{c}64") for c, k in zip("ab", made, strict=True))
     return of_buckets((64, built), beyond=(8, 128, 4096))
 
 

@@ -40,10 +40,11 @@ from mirage_kernels.generator.tuning.catalog import (
     TriedForm,
     Tuned,
     load_catalog,
+    read,
     tuned_kernel,
     write_catalog,
+    written,
 )
-from mirage_kernels.generator.tuning.files import read, written
 from mirage_kernels.generator.tuning.variants import chosen_variants
 
 Programs = tuple[TileProgram, ...]
@@ -90,8 +91,7 @@ def test_a_new_tuning_replaces_what_it_measured_and_keeps_the_rest() -> None:
     old = Catalog((section(tuned(KEY), tuned(OTHER)),))
     made = old.with_section(section(tuned(KEY, replace(KNOBS, stages=3)), gpu="another"))
     assert [[k.key for k in s.kernels] for s in made.sections] == [[OTHER], [KEY]]
-    found = made.find("sm_90a", KEY)
-    assert found is not None
+    (found,) = (k for k in made.of("sm_90a") if k.key == KEY)
     assert found.buckets[0].chosen[0].knobs.stages == 3
 
 

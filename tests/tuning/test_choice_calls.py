@@ -15,8 +15,14 @@ from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.variants import attention_variants, name_of
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Bucket, Chosen, Tried, TriedForm, Tuned
-from mirage_kernels.generator.tuning.choice import chosen_form, chosen_knobs, chosen_of
-from mirage_kernels.generator.tuning.prefill import NEVER, Prefill, prefill_from
+from mirage_kernels.generator.tuning.choice import (
+    NEVER,
+    Prefill,
+    chosen_form,
+    chosen_knobs,
+    chosen_of,
+    prefill_from,
+)
 from mirage_kernels.generator.tuning.variants import chosen_row_variants
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -16,20 +16,16 @@ from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.schedules.loop import BUCKETS
-from mirage_kernels.generator.tuning import libraries, sources
+from mirage_kernels.generator.tuning import candidates, libraries
+from mirage_kernels.generator.tuning.candidates import candidates_of
+from mirage_kernels.generator.tuning.catalog import Section, Tried, Tuned, load_manifest, write_file
 from mirage_kernels.generator.tuning.libraries import (
     Shop,
+    compiled_candidate,
     compiled_kernel,
     digest_of,
     prune,
 )
-from mirage_kernels.generator.tuning.manifest import (
-    Built,
-    Compiled,
-    Manifest,
-    load_manifest,
-)
-from mirage_kernels.generator.tuning.sources import candidates_of
 
 REPORT = """ptxas info    : Compiling entry function '_Z1k' for 'sm_90a'
     0 bytes stack frame, {spilled} bytes spill stores, {spilled} bytes spill loads
@@ -38,7 +34,7 @@ ptxas info    : Used 96 registers, used 1 barriers
 GOLDEN = Path(__file__).parents[1] / "golden"
 NOWHERE = Path("nowhere")
 TOOLS = Toolchain(NOWHERE / "nvcc", NOWHERE / "g++", NOWHERE, NOWHERE, NOWHERE, ())
-Compile = Callable[..., Compiled]
+Compile = Callable[..., Tuned]
 
 
 class Compiler:
@@ -66,23 +62,23 @@ def record(golden_record: Callable[[DType], KernelRecord]) -> KernelRecord:
 
 @pytest.fixture
 def compile_with(tmp_path: Path, record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> Compile:
-    def run(compiler: Compiler) -> Compiled:
+    def run(compiler: Compiler) -> Tuned:
         monkeypatch.setattr(libraries, "_ran", compiler)
         return compiled_kernel(candidates_of(record, 1), shop_in(tmp_path), silent)
 
     return run
 
 
-def shop_in(folder: Path) -> Shop:
-    return Shop(folder, "sm_90a", TOOLS, 1)
+def shop_in(folder: Path, tools: Toolchain = TOOLS) -> Shop:
+    return Shop(folder, "sm_90a", tools, 1)
 
 
 def silent(event: Event) -> None:
     """Show no progress."""
 
 
-def all_built(kernel: Compiled) -> list[Built]:
-    return [b for bucket in kernel.buckets for b in bucket.built]
+def all_built(kernel: Tuned) -> list[Tried]:
+    return [t for bucket in kernel.buckets for t in bucket.tried]
 
 
 def test_every_bucket_has_candidates_and_every_source_one_variant(compile_with: Compile) -> None:
@@ -116,10 +112,10 @@ def test_a_change_of_the_device_vocabulary_makes_other_libraries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = '#include "tile/register_operand/block.cuh"\n'
-    before, other = (digest_of(text, TOOLS, "sm_90a") for text in (source, "source"))
+    before, other = (digest_of(text, shop_in(NOWHERE)) for text in (source, "source"))
     monkeypatch.setattr(libraries, "_text", changed("tile/mma/wgmma.cuh"))
-    assert digest_of(source, TOOLS, "sm_90a") != before
-    assert digest_of("source", TOOLS, "sm_90a") == other  # it does not include that
+    assert digest_of(source, shop_in(NOWHERE)) != before
+    assert digest_of("source", shop_in(NOWHERE)) == other  # it does not include that
 
 
 def changed(file: str) -> Callable[[str], str]:
@@ -133,7 +129,7 @@ def changed(file: str) -> Callable[[str], str]:
 
 def test_the_compilers_folder_makes_no_other_libraries() -> None:
     elsewhere = Toolchain(*[Path("else") / p for p in "abcde"], ())
-    assert digest_of("source", TOOLS, "sm_90a") == digest_of("source", elsewhere, "sm_90a")
+    assert digest_of("source", shop_in(NOWHERE)) == digest_of("source", shop_in(NOWHERE, elsewhere))
 
 
 def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
@@ -145,7 +141,7 @@ def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
 def test_sources_of_rows_serve_any_number_and_are_compiled_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "tuned_kernel", lambda arch, key, **_: None)
+    monkeypatch.setattr(candidates, "tuned_kernel", lambda arch, key, **_: None)
     few_tiles = {"gqa": "mirage::tile::FewTiles<8, 128>::holds(*args)", "mla_decode": "return 0"}
     for recipe, says in few_tiles.items():
         compiler = Compiler()
@@ -162,7 +158,7 @@ def test_sources_of_rows_serve_any_number_and_are_compiled_once(
 
 def test_a_source_of_rows_compiles(tmp_path: Path) -> None:
     found = candidates_of(load_record(GOLDEN / "attention_gqa.json"), 0)
-    text = found.source(found.kernel.buckets[0].rule)
+    text = found.source(found.kernel.buckets[0].tried[0].knobs)
     made = compiled(text, tmp_path, "-cubin", "-arch=sm_90a", "-o", "kernel.cubin")
     assert made.returncode == 0, made.stderr
 
@@ -170,7 +166,7 @@ def test_a_source_of_rows_compiles(tmp_path: Path) -> None:
 def test_libraries_of_changed_sources_are_removed(compile_with: Compile, tmp_path: Path) -> None:
     kernel = compile_with(Compiler())
     (tmp_path / f"{'0' * 20}.so").write_bytes(b"old")
-    prune(shop_in(tmp_path), Manifest("sm_90a", "", (kernel,)))
+    prune(shop_in(tmp_path), Section("sm_90a", {}, None, (kernel,)))
     left = {f.stem for f in tmp_path.glob("*.so")}
     assert left == {b.digest for b in all_built(kernel)} != set()
 
@@ -179,14 +175,14 @@ def test_nothing_but_libraries_is_removed(compile_with: Compile, tmp_path: Path)
     kept = [tmp_path / "measured.json", tmp_path / "mine.so", tmp_path / "notes.txt"]
     for file in kept:
         file.write_text("mine")
-    prune(shop_in(tmp_path), Manifest("sm_90a", "", ()))
+    prune(shop_in(tmp_path), Section("sm_90a", {}, None, ()))
     assert all(file.is_file() for file in kept)
 
 
 def test_a_manifest_is_read_as_it_was_written(compile_with: Compile, tmp_path: Path) -> None:
     compiler = Compiler(ToolchainError("does not compile: error"))
-    made = Manifest("sm_90a", "mirage-kernels tune", (compile_with(compiler),))
-    made.write(tmp_path)
+    made = Section("sm_90a", {}, None, (compile_with(compiler),))
+    write_file(tmp_path / "manifest.json", made)
     assert load_manifest(tmp_path) == made
 
 
@@ -202,7 +198,7 @@ def test_a_folder_without_a_manifest_is_an_error_with_the_command(tmp_path: Path
 def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) -> None:
     shop = Shop.at(tmp_path, "sm_90a", 1)
     found = candidates_of(record, 1)
-    rule = found.kernel.buckets[0].rule
-    built = libraries._built(found.source, rule, shop)
+    rule = found.kernel.buckets[0].tried[0].knobs
+    built = compiled_candidate(found.source, rule, shop)
     assert built.failed == ""
-    assert (tmp_path / built.library).stat().st_size > 1000
+    assert (tmp_path / f"{built.digest}.so").stat().st_size > 1000

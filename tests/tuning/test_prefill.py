@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirage_kernels import prefill
 from mirage_kernels.generator.tuning.catalog import committed_path, load_catalog
-from mirage_kernels.generator.tuning.prefill import prefill_rules
+from mirage_kernels.generator.tuning.choice import prefill_rules
 
 LOSS = 1.1  # times slower than the other one: what a call may take for the sake of a short rule
 

@@ -12,9 +12,7 @@ from mirage_kernels.generator.errors import FileError, MirageError, ToolchainErr
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.tuning.catalog import Tuned
-from mirage_kernels.generator.tuning.files import read, written
-from mirage_kernels.generator.tuning.manifest import Built
+from mirage_kernels.generator.tuning.catalog import Tried, Tuned, read, written
 from mirage_kernels.generator.tuning.session import Tuning
 
 # Per bucket the peers, three candidates that are equally fast, each by default, too; beyond, peers
@@ -161,8 +159,8 @@ def test_all_variants_of_a_kernel_compute_something_apart_or_none(tuning: MakeTu
     }
 
 
-def picked(*names: str) -> list[Built]:
-    found = {b.digest: b for bucket in of_plans().buckets for b in bucket.built}
+def picked(*names: str) -> list[Tried]:
+    found = {b.digest: b for bucket in of_plans().buckets for b in bucket.tried}
     return [found[name] for name in names]
 
 

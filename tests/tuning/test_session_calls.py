@@ -12,15 +12,15 @@ from pretended_calls import KEY, OTHER, RULE, THIRD, WIDE, PretendedCalls, built
 from mirage_kernels.generator.bench.workloads import lists
 from mirage_kernels.generator.bench.workloads.cache import CacheWorkload
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.tuning.calls import bucket_of
-from mirage_kernels.generator.tuning.catalog import Key, Tuned
-from mirage_kernels.generator.tuning.manifest import (
-    BuiltBucket,
-    Compiled,
-    Manifest,
+from mirage_kernels.generator.tuning.catalog import (
+    Bucket,
+    Key,
+    Section,
+    Tuned,
     load_manifest,
+    write_file,
 )
-from mirage_kernels.generator.tuning.results import load_results
+from mirage_kernels.generator.tuning.measurements import Results, bucket_of
 from mirage_kernels.generator.tuning.session import Tuning
 
 OTHER_FORM = (built("second", WIDE),)
@@ -42,9 +42,9 @@ def dense_calls(key: Key) -> list[CacheWorkload]:
     return list(lists.dense_calls(key.recipe, DType(key.dtype), key.shape).values())
 
 
-def tuning(folder: Path, measurer: PretendedCalls, kernel: Compiled | None = None) -> Tuning:
-    manifest = Manifest("sm_90a", "mirage-kernels tune", (kernel or compiled(),))
-    return Tuning(manifest, load_results(folder / "measured.json"), measurer, "tune")
+def tuning(folder: Path, measurer: PretendedCalls, kernel: Tuned | None = None) -> Tuning:
+    manifest = Section("sm_90a", {}, None, (kernel or compiled(),))
+    return Tuning(manifest, Results.at(folder / "measured.json"), measurer, "tune")
 
 
 def measured(made: Tuning) -> Tuned:
@@ -140,15 +140,15 @@ def test_buckets_measured_in_part_are_left(tmp_path: Path) -> None:
 
 
 def test_the_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
-    manifest = Manifest("sm_90a", "tune", (compiled("spills 8 bytes"),))
-    manifest.write(tmp_path)
+    manifest = Section("sm_90a", {"command": "tune"}, None, (compiled("spills 8 bytes"),))
+    write_file(tmp_path / "manifest.json", manifest)
     assert load_manifest(tmp_path) == manifest
     assert manifest.without({KEY.name}).names == set()
 
 
 def test_mugraphs_are_compared_at_all_workloads_by_the_rules_variants(tmp_path: Path) -> None:
-    other = replace(compiled(), form="second", buckets=(BuiltBucket(0, OTHER_FORM, WIDE),))
-    kernel = replace(compiled(), forms=(other,))
+    other = replace(compiled(), form="second", buckets=(Bucket(0, tried=OTHER_FORM),))
+    kernel = replace(compiled(), others=(other,))
     measurer = PretendedCalls({("second", "B="): 15.0})
     made = measured(tuning(tmp_path, measurer, kernel))
     assert [(f.form, f.ratio) for f in made.forms] == [("first", 2.0), ("second", 1.5)]
@@ -158,7 +158,7 @@ def test_mugraphs_are_compared_at_all_workloads_by_the_rules_variants(tmp_path: 
 
 
 def test_a_mugraph_that_fails_is_not_chosen(tmp_path: Path) -> None:
-    other = replace(compiled(), form="second", buckets=(BuiltBucket(0, OTHER_FORM, WIDE),))
+    other = replace(compiled(), form="second", buckets=(Bucket(0, tried=OTHER_FORM),))
     measurer = PretendedCalls(fails={"second": "wrong"})
-    made = measured(tuning(tmp_path, measurer, replace(compiled(), forms=(other,))))
+    made = measured(tuning(tmp_path, measurer, replace(compiled(), others=(other,))))
     assert (made.form, made.forms[1].ratio) == ("first", None)

@@ -17,16 +17,15 @@ import torch
 from pretended_tuning import KEY as TOKENS_KEY
 from pretended_tuning import compiled
 
-from mirage_kernels.generator.bench.launch_args import AttentionArgs, LaunchArgs
 from mirage_kernels.generator.bench.measure import Clock
-from mirage_kernels.generator.bench.workload import Workload
+from mirage_kernels.generator.bench.workload import AttentionArgs, LaunchArgs
 from mirage_kernels.generator.bench.workloads.cache import CacheWorkload
-from mirage_kernels.generator.bench.workloads.lists import dense_calls, kernel_calls
+from mirage_kernels.generator.bench.workloads.lists import Workload, dense_calls, kernel_calls
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.tuning.manifest import Manifest
+from mirage_kernels.generator.tuning.catalog import Section, write_file
 from mirage_kernels.generator.tuning.process import worker_process
 from mirage_kernels.generator.tuning.worker import (
     ALIGNMENT,
@@ -78,7 +77,7 @@ def library(tmp_path: Path) -> MakeLibrary:
     return make
 
 
-def kernel_of(buffers: Buffers[Any], *, rows_left_out: int = 0) -> Back:
+def kernel_of(buffers: Buffers, *, rows_left_out: int = 0) -> Back:
     """Return what the kernel would do, of whichever input set a launch is."""
 
     def first(args: Any) -> int:
@@ -86,7 +85,7 @@ def kernel_of(buffers: Buffers[Any], *, rows_left_out: int = 0) -> Back:
 
     def back(args: Any) -> int:
         workload, cache = buffers.workload, isinstance(args, AttentionArgs)
-        own = next(s for s in buffers.sets if (s.q if cache else s[0]).data_ptr() == first(args))
+        own = next(s for s in buffers.sets if s["q" if cache else "x"].data_ptr() == first(args))
         exact = workload.exact(workload.dense(own))
         (out,) = workload.new_outs(own)
         made = exact.reshape(out.shape).to(out.dtype).contiguous()
@@ -114,7 +113,7 @@ def test_the_structure_names_the_first_fields_of_launch_h(kind: type[Any]) -> No
 
 @pytest.mark.parametrize("workload", [TENSORS, CACHE])
 def test_a_right_candidate_has_a_time_and_an_error(
-    library: MakeLibrary, workload: Workload[Any]
+    library: MakeLibrary, workload: Workload
 ) -> None:
     buffers = Buffers(workload, CLOCK)
     made = library(kernel_of(buffers), workload.arguments)
@@ -126,7 +125,7 @@ def test_a_right_candidate_has_a_time_and_an_error(
 
 @pytest.mark.parametrize("workload", [TENSORS, CACHE])
 def test_a_candidate_that_writes_nothing_or_leaves_a_row_out_is_wrong(
-    library: MakeLibrary, workload: Workload[Any]
+    library: MakeLibrary, workload: Workload
 ) -> None:
     buffers = Buffers(workload, CLOCK)
     for back in (lambda args: 0, kernel_of(buffers, rows_left_out=1)):
@@ -162,7 +161,7 @@ def test_arguments_lie_at_aligned_places_and_unknown_fields_are_zeros(library: M
     [(CACHE, True), (replace(CACHE, lengths=(37,), page_size=0), False), (TENSORS, None)],
 )
 def test_every_call_has_a_nonce_and_says_what_is_assumed(
-    library: MakeLibrary, workload: Workload[Any], history: bool | None
+    library: MakeLibrary, workload: Workload, history: bool | None
 ) -> None:
     buffers, seen = Buffers(workload, CLOCK), []
     write = kernel_of(buffers)
@@ -195,10 +194,9 @@ def test_arguments_are_those_of_the_call(
     given, args = call.draw(0, "cpu"), AttentionArgs()
     (out,) = call.new_outs(given)
     call.fill(args, given, [out])
-    assert given.table is not None
-    assert (args.q.at, args.k.at) == (given.q.data_ptr(), given.k.data_ptr())
-    assert args.v.at == (given.k[..., 512:] if call.more else given.v).data_ptr()
-    assert (args.page_size, args.table_row) == (call.page_size, given.table.shape[1])
+    assert (args.q.at, args.k.at) == (given["q"].data_ptr(), given["k"].data_ptr())
+    assert args.v.at == (given["k"][..., 512:] if call.more else given["v"]).data_ptr()
+    assert (args.page_size, args.table_row) == (call.page_size, given["table"].shape[1])
     assert (args.Hkv, args.G, args.max_len) == (call.heads[1], call.group, 37)
     assert (args.out_token, args.out_head) == (call.heads[0] * call.depth, call.depth)
     assert [args.vector_heads[i] for i in range(4) if args.vectors[i]] == vectors
@@ -208,7 +206,7 @@ def test_tensor_arguments_are_those_of_the_recipe() -> None:
     given, args = TENSORS.draw(0, "cpu"), LaunchArgs()
     outs = TENSORS.new_outs(given)
     TENSORS.fill(args, given, outs)
-    assert [args.inputs[i] for i in range(3)] == [t.data_ptr() for t in given]
+    assert [args.inputs[i] for i in range(3)] == [t.data_ptr() for t in given.values()]
     assert [args.row_strides[i] for i in range(3)] == [72, 72, 72]
     assert (args.dims[0], args.outputs[0]) == (8, outs[0].data_ptr())
     assert args.scalars[0] == pytest.approx(TENSORS.source.scalars["eps"])
@@ -220,7 +218,7 @@ def test_the_worker_measures_the_floor_and_what_would_run_in_a_kernels_place(
     pytest.importorskip("mirage_kernels.ops", reason="needs the compiled extension")
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     kernels = (compiled(), pretended_calls.compiled())
-    worker = Worker(Path(), Manifest("sm_90a", "", kernels), CLOCK)
+    worker = Worker(Path(), Section("sm_90a", {}, None, kernels), CLOCK)
     answer = worker.answer({"kernel": TOKENS_KEY.name, "at": "M=8"})
     floor_us = TENSORS.bytes_read / 1e6
     assert answer == {"floor_us": floor_us, "eager_us": 5.0, "library_us": 5.0}
@@ -242,7 +240,7 @@ def test_a_dense_call_of_many_tokens_is_compared_with_pytorchs() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_worker_process_refuses(tmp_path: Path) -> None:
-    Manifest("sm_90a", "", ()).write(tmp_path)
+    write_file(tmp_path / "manifest.json", Section("sm_90a", {}, None, ()))
     with pytest.raises(ToolchainError, match="needs an NVIDIA GPU"):
         worker_process(tmp_path).ask({"environment": "tune"}, seconds=60)
 

@@ -20,8 +20,10 @@ from mirage_kernels.generator.bench.workloads.cache import (
     PREFILL,
     CacheWorkload,
 )
+from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.ir.dtypes import DType
 
+Workload = TensorWorkload | CacheWorkload
 MIXED, PAPER = "mixed lengths", "the Mirage paper's"
 PAGE_SIZES = (16, 64)
 # Query heads and heads of the cache; keys of each sequence by the number of sequences.
