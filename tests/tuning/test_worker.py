@@ -11,11 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pretended_calls
 import pytest
 import torch
-from pretended_tuning import KEY as TOKENS_KEY
-from pretended_tuning import compiled
+from pretended import KEY, TOKENS_KEY, of_calls, of_tokens
 
 from mirage_kernels.generator.bench.measure import Clock
 from mirage_kernels.generator.bench.workload import AttentionArgs, LaunchArgs
@@ -217,7 +215,7 @@ def test_the_worker_measures_the_floor_and_what_would_run_in_a_kernels_place(
 ) -> None:
     pytest.importorskip("mirage_kernels.ops", reason="needs the compiled extension")
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    kernels = (compiled(), pretended_calls.compiled())
+    kernels = (of_tokens(), of_calls())
     worker = Worker(Path(), Section("sm_90a", {}, None, kernels), CLOCK)
     answer = worker.answer({"kernel": TOKENS_KEY.name, "at": "M=8"})
     floor_us = TENSORS.bytes_read / 1e6
@@ -226,7 +224,7 @@ def test_the_worker_measures_the_floor_and_what_would_run_in_a_kernels_place(
     assert worker.buffers(TOKENS_KEY.name, "M=8") is (first[1] if first else None)
     name, call = next(iter(kernel_calls("gqa", DType.FP16, {"D": 128}).items()))
     worker = replace(worker, clock=replace(CLOCK, sets=lambda size: 0))
-    answer = worker.answer({"kernel": pretended_calls.KEY.name, "at": name})
+    answer = worker.answer({"kernel": KEY.name, "at": name})
     assert answer == {"floor_us": call.bytes_read / 1e6}
 
 
