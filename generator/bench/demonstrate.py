@@ -94,18 +94,13 @@ def _largest_error(made: Sequence[Array], exact: Sequence[Array]) -> float:
     return max(relative_error(a, b) for a, b in zip(made, exact, strict=True))
 
 
-def run_triton(record: KernelRecord, inputs: Sequence[Array]) -> Real:
-    """Return what a kernel's emitted Triton program makes its output."""
-    return triton_results(record, inputs)[0]
-
-
 def triton_results(record: KernelRecord, inputs: Sequence[Array]) -> list[Real]:
     """Return the results of a kernel's emitted Triton program, run by Triton's interpreter.
 
     Raises VerifyError when it fails.
     """
     ordered = sorted(inputs, key=lambda a: not a.dims)  # run-time scalars come last
-    arrays = [np.asarray(a.parts[0], np.float64 if a.real else np.int32) for a in ordered]
+    arrays = [np.asarray(a.parts[0], "float64" if a.real else "int32") for a in ordered]
     named = (record.recipe, _INTERPRETED[record.storage])
     process = ProcessPoolExecutor(1, get_context("spawn"))
     with tempfile.TemporaryDirectory() as folder, process:
@@ -117,17 +112,17 @@ def triton_results(record: KernelRecord, inputs: Sequence[Array]) -> list[Real]:
             raise VerifyError(f"the Triton program of {record.stem} fails: {why}") from error
 
 
-def _interpreted(folder: str, recipe: str, dtype: str, arrays: list[Real]) -> list[Real]:
+def _interpreted(
+    folder: str, recipe: str, dtype: str, arrays: list[npt.NDArray[np.generic]]
+) -> list[Real]:
     """Run a Triton program in a process of its own: Triton reads the variable when it is loaded."""
     os.environ["TRITON_INTERPRET"] = "1"
     sys.path.insert(0, folder)
     import torch
 
-    program = getattr(importlib.import_module("program"), recipe)
-    tensors = [torch.from_numpy(a) if a.ndim else a.item() for a in arrays]
+    program, dtypes = importlib.import_module("program"), {"f": getattr(torch, dtype)}
     arguments = [
-        t.to(getattr(torch, dtype)) if a.ndim and a.dtype.kind == "f" else t
-        for a, t in zip(arrays, tensors, strict=True)
+        torch.from_numpy(a).to(dtypes.get(a.dtype.kind)) if a.ndim else a.item() for a in arrays
     ]
-    made = program(*arguments)
+    made = getattr(program, recipe)(*arguments)
     return [t.double().numpy() for t in (made if isinstance(made, tuple) else (made,))]

@@ -1,20 +1,33 @@
-"""The CUDA writer: a tile program as readable text over `csrc/tile`.
+"""The CUDA files of a recipe: a text per form, and a short file per shape that instantiates forms.
 
-A table says for every statement how it reads; this module puts together what the schedules' modules
-write. A form (`part.py`) is a template over a `Config`; an instantiation defines the configs of a
-shape: the element type and the static extents, and the knobs of each bucket of tokens. The text is
-a pure function of its arguments.
+    forms/rms_norm_linear/sliced_k_fp16.cuh       what the kernel does: templates over `Config`
+    forms/rms_norm_linear/cluster_split_k.cuh     the same muGraph by another schedule
+    forms/rms_norm_linear/triton.py               the same in Triton, for any shape
+    sm_90a/rms_norm_linear/K4096_N6144_fp16.cu    a shape: what was proved, its `Shape`, the knobs
+                                                  of each bucket, the host function
+    sm_90a/rms_norm_linear/K4096_N6144_fp16.json  its record, of which all this is made
+
+A form serves all shapes, element types and architectures, and is named after its schedule. Where
+the kernels of a recipe have different texts of one schedule, a suffix tells them apart: the element
+type (`_fp16`) if that does, else the architecture, else the first static extent that does
+(`_K256`), else the name of the first kernel that has the text.
+
+The schedules' modules write forms, statement by statement; this module puts them together. A text
+is a pure function of its arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from typing import Any, ClassVar
 
-from mirage_kernels.generator.emit.names import statics, write_alias, write_config, write_shape
-from mirage_kernels.generator.emit.part import KernelSource, Part, write_includes
-from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.emit.part import KernelSource, Part, opened
+from mirage_kernels.generator.emit.statements import camel, statics
+from mirage_kernels.generator.emit.triton import emit_triton
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.schedules import RANKED, prologue
 from mirage_kernels.generator.schedules.batched_lora import slices_ahead
@@ -22,9 +35,11 @@ from mirage_kernels.generator.schedules.loop import LoopKnobs, producers_of, pro
 from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED
 from mirage_kernels.generator.schedules.producer_blocks.forms import pairs, producers
 from mirage_kernels.generator.schedules.producer_blocks.writer import PAIRS
-from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import target
 
+FORMS = "forms"  # the folder beside those of the architectures
+TYPES = {DType.FP16: "__half", DType.BF16: "__nv_bfloat16", DType.FP32: "float"}
 CONTIGUOUS = (Layout.ROWS, Layout.INNER, Layout.FACTORS)  # weights, whose rows lie side by side
 
 
@@ -39,6 +54,11 @@ class Kernel(KernelSource[TileProgram]):
     def extents(self) -> dict[str, int]:
         """Return the static extents, which its text takes from `Config`."""
         return statics(self.program)
+
+    @property
+    def counted(self) -> str:
+        """What names of configs count: tokens."""
+        return self.program.roles.tokens
 
     def parts(self) -> list[Part]:
         """Return the forms, each below those that it is written in terms of.
@@ -60,15 +80,6 @@ class Kernel(KernelSource[TileProgram]):
             parts += written
         return [*parts, *(prologue.part(consumers, name) for name in behind)]
 
-    def configs(self) -> dict[str, Knobs]:
-        """Return the knobs of each bucket, by the name of its config."""
-        return {bucket_name(v, self.program.roles.tokens): v.knobs for v in self.variants}
-
-    def listed(self) -> list[str]:
-        """Return which config serves which numbers of tokens."""
-        sizes = zip((v.bucket for v in self.variants), self.configs(), strict=True)
-        return [f"UpTo<{size}, {name}>" if size else f"Any<{name}>" for size, name in sizes]
-
     def constants(self, knobs: Knobs) -> dict[str, int]:
         """Return the constants of a config."""
         found = knobs.config(self.program)
@@ -86,9 +97,7 @@ class Kernel(KernelSource[TileProgram]):
         return [f"{{{o.index}, Shape::{o.type.names[-1]}}}" for o in weights]
 
 
-def bucket_name(variant: Variant, dim: str) -> str:
-    """Return the name of a variant's config: `UpTo8M`, `AnyM`."""
-    return f"UpTo{variant.bucket}{dim}" if variant.bucket else f"Any{dim}"
+# -- one text, or the file of a shape --------------------------------------------------------------
 
 
 def emit_cuda(kernel: KernelSource[Any]) -> str:
@@ -96,44 +105,97 @@ def emit_cuda(kernel: KernelSource[Any]) -> str:
 
     Raises PlanError for an op that the device vocabulary lacks.
     """
-    parts, writer = kernel.parts(), Writer()
-    kernel.header.write(writer, "//")
-    writer.line()
-    for include in sorted({i for part in parts for i in part.includes} | {"variants.h"}):
-        writer.line(f'#include "{include}"')
-    writer.line()
-    _open(writer)
+    parts = kernel.parts()
+    includes = {"variants.h"}.union(*(part.includes for part in parts))
+    writer = opened([*kernel.header.lines("//"), ""], includes)
     for part in parts:
         writer.lines += part.lines
-    _configs(writer, kernel)
-    return writer.text()
+    return _instantiated(writer, kernel)
 
 
-def instantiation(kernel: KernelSource[Any], forms: Sequence[str]) -> str:
-    """Return the file of one shape and element type, given those of the forms that it includes."""
-    writer = Writer()
-    kernel.header.of_shape().write(writer, "//")
-    write_includes(writer, forms)
-    _open(writer)
-    _configs(writer, kernel)
-    return writer.text()
+def _instantiated(writer: Writer, kernel: KernelSource[Any]) -> str:
+    """Return a file that ends in the shape, the knobs of each variant, and what callers see.
 
-
-def _open(writer: Writer) -> None:
-    writer.write("namespace mirage::generated {", "namespace {", "")
-
-
-def _configs(writer: Writer, kernel: KernelSource[Any]) -> None:
-    """Write the shape, the knobs of each variant, and what callers see."""
-    write_shape(writer, kernel.storage, kernel.extents)
+    All are words of csrc/variants.h.
+    """
+    extents = ", ".join(f"{name} = {size}" for name, size in kernel.extents.items())
+    writer.line(f"MIRAGE_SHAPE({TYPES[kernel.storage]}, {extents})")
     for name, knobs in kernel.configs().items():
-        write_config(writer, name, knobs.template, kernel.constants(knobs))
-    write_alias(writer, "Variants", kernel.listing, kernel.listed())
-    writer.write(
-        "",
-        "}  // namespace",
-        "",
-        f"{kernel.entry}({', '.join((kernel.symbol, *kernel.entry_arguments()))})",
-        "",
-        "}  // namespace mirage::generated",
-    )
+        constants = (f"{camel(k)}<{n}>" for k, n in kernel.constants(knobs).items())
+        _alias(writer, f"using {name} =", knobs.template, ["Shape", *constants])
+    _alias(writer, "using Variants =", kernel.listing, kernel.listed())
+    entry = ", ".join((kernel.symbol, *kernel.entry_arguments()))
+    writer.write("", "}  // namespace", "", f"{kernel.entry}({entry})", "")
+    writer.line("}  // namespace mirage::generated")
+    return writer.text()
+
+
+def _alias(writer: Writer, left: str, template: str, arguments: Sequence[str]) -> None:
+    """Write an alias of a template, broken where clang-format breaks it."""
+    found = []
+    for rows in ([f"{left} {template}<"], [left, f"    {template}<"]):
+        indent = " " * len(rows[-1])
+        for i, argument in enumerate(arguments):
+            text = f"{argument}{'>;' if i + 1 == len(arguments) else ','}"
+            if i and len(f"{rows[-1]} {text}") > WIDTH:
+                rows.append(indent + text)
+            else:
+                rows[-1] += f" {text}" if i else text
+        found.append(rows)
+    beside, below = found
+    writer.write(*(beside if len(beside) == 1 else min(below, beside, key=len)))
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def recipe_files(kernels: Sequence[KernelSource[Any]]) -> dict[str, str]:
+    """Return the CUDA files of all kernels of a recipe by path below the kernels folder.
+
+    A file comes after those that it includes. Raises PlanError for an op that the device
+    vocabulary lacks.
+    """
+    kernels = sorted(kernels, key=lambda kernel: kernel.name)
+    parts = [{part.name: part for part in kernel.parts()} for kernel in kernels]
+    names: list[dict[str, str]] = [{} for _ in kernels]  # of form files, by form
+    files: dict[str, str] = {}
+    beside: dict[str, list[str]] = {}
+    for part in (part for own in parts for part in own.values()):
+        beside.setdefault(part.name, []).extend(part.beside)
+    for form in TopologicalSorter(beside).static_order():
+        texts = {
+            i: own[form].text(kernels[i].header, names[i])
+            for i, own in enumerate(parts)
+            if form in own
+        }
+        for i, suffix in suffixes(kernels, texts).items():
+            names[i][form] = f"{form}{suffix}.cuh"
+            files[f"{FORMS}/{kernels[i].program.recipe}/{names[i][form]}"] = texts[i]
+    for kernel, own_names in zip(kernels, names, strict=True):
+        header, recipe = kernel.header, kernel.program.recipe
+        includes = [f"../../{FORMS}/{recipe}/{name}" for name in own_names.values()]
+        writer = opened(header.of_shape().lines("//"), includes)
+        files[f"{header.arch}/{recipe}/{header.stem}.cu"] = _instantiated(writer, kernel)
+    return files
+
+
+def triton_files(kernels: Sequence[KernelSource[Any]]) -> dict[str, str]:
+    """Return the Triton programs of all kernels of a recipe by path below the kernels folder."""
+    kernels = sorted(kernels, key=lambda kernel: kernel.name)
+    texts = {i: emit_triton(kernel) for i, kernel in enumerate(kernels)}
+    folders = [f"{FORMS}/{kernel.program.recipe}" for kernel in kernels]
+    named = suffixes(kernels, texts).items()
+    return {f"{folders[i]}/triton{suffix}.py": texts[i] for i, suffix in named}
+
+
+def suffixes(kernels: Sequence[KernelSource[Any]], texts: dict[int, str]) -> dict[int, str]:
+    """Return what is put behind the name of each kernel's text, where there are several texts."""
+    several = len({*texts.values()})
+    if several < 2:
+        return dict.fromkeys(texts, "")
+    for marks in zip(*(kernels[i].marks for i in texts), strict=False):
+        pairs = {*zip(marks, texts.values(), strict=True)}
+        if len(pairs) == len({*marks}) == several:
+            return {i: f"_{mark}" for i, mark in zip(texts, marks, strict=True)}
+    first = {text: kernels[i].name for i, text in reversed(texts.items())}
+    return {i: f"_{first[text]}" for i, text in texts.items()}

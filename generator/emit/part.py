@@ -1,34 +1,59 @@
-"""What emitted files are made of: the forms of a kernel, and what a shape's own file says.
+"""What emitted files are made of: header, forms, and what a shape's own file says.
 
 A form is one text for all shapes and element types: templates over a `Config`, which the file of a
-shape defines (`forms.py`). Where one text is wanted (a candidate that is measured) forms stand
+shape defines (`cuda.py`). Where one text is wanted (a candidate that is measured) forms stand
 below one another in it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from mirage_kernels.generator.emit.header import OF_THE_FORM, Header
-from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
 from mirage_kernels.generator.ir import DType
 
 if TYPE_CHECKING:
+    from mirage_kernels.generator.plan.program import TileProgram
+    from mirage_kernels.generator.schedules.attention.program import AttentionProgram
     from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 
-
-class Named(Protocol):
-    """A program that knows the recipe it is of."""
-
-    @property
-    def recipe(self) -> str:
-        """Name of the recipe."""
+P = TypeVar("P", bound="TileProgram | AttentionProgram")
+OF_THE_FORM = ("Formula", "Expects")
+OF_THE_SHAPE = ("Shape", "Proved")
 
 
-P = TypeVar("P", bound=Named)
+@dataclass(frozen=True)
+class Header:
+    """The comment that opens a file: the command that makes it; paragraphs after a word each."""
+
+    command: str
+    stem: str  # of the file's name: K4096_N6144_fp16
+    paragraphs: Sequence[tuple[str, str]]
+    recipe_command: str = ""  # makes what is the same for all shapes
+    arch: str = ""
+
+    def of_form(self, schedule: str, about: Container[str] = OF_THE_FORM) -> Header:
+        """Return the header of a form: its schedule, and what holds for every shape."""
+        said = [(word, text) for word, text in self.paragraphs if word in about]
+        command = self.recipe_command or self.command
+        return replace(self, command=command, paragraphs=[("Schedule", schedule), *said])
+
+    def of_shape(self) -> Header:
+        """Return the header of an instantiation: where its shape comes from, and its proof."""
+        return replace(self, paragraphs=[p for p in self.paragraphs if p[0] in OF_THE_SHAPE])
+
+    def lines(self, mark: str) -> list[str]:
+        """Return the header as comment lines that start with `mark`."""
+        lines = [f"{mark} {self.command}"]
+        indent = max((len(word) for word, _ in self.paragraphs), default=0) + 2
+        for word, text in self.paragraphs:
+            for line in wrapped(text, WIDTH - len(mark) - 1 - indent):
+                lines.append(f"{mark} {word.ljust(indent)}{line}")
+                word = ""
+        return lines
 
 
 @dataclass(frozen=True)
@@ -44,22 +69,23 @@ class Part:
 
     def text(self, header: Header, files: Mapping[str, str]) -> str:
         """Return the form as a file of its own; `files`: those of the forms, by name."""
-        writer = Writer()
         said = OF_THE_FORM if self.describes else OF_THE_FORM[:1]
-        header.of_form(f"{self.about}.", said).write(writer, "//")
-        writer.line("#pragma once")
-        writer.line()
-        for include in sorted({*self.includes, "variants.h"}):
-            writer.line(f'#include "{include}"')
-        writer.line()
-        write_includes(writer, [files[name] for name in self.beside])
-        writer.line("namespace mirage::generated {")
-        writer.line("namespace {")
-        writer.line()
+        lines = [*header.of_form(f"{self.about}.", said).lines("//"), "#pragma once", ""]
+        beside = [files[name] for name in self.beside]
+        writer = opened(lines, {*self.includes, "variants.h"}, beside)
         writer.lines += self.lines
-        writer.line("}  // namespace")
-        writer.line("}  // namespace mirage::generated")
+        writer.write("}  // namespace", "}  // namespace mirage::generated")
         return writer.text()
+
+
+def opened(lines: Sequence[str], *includes: Collection[str]) -> Writer:
+    """Return the writer of a CUDA file behind its first lines, groups of includes, namespaces."""
+    writer = Writer()
+    writer.write(*lines)
+    for group in filter(None, includes):
+        writer.write(*(f'#include "{file}"' for file in sorted(group)), "")
+    writer.write("namespace mirage::generated {", "namespace {", "")
+    return writer
 
 
 @dataclass(frozen=True)
@@ -80,6 +106,17 @@ class KernelSource(ABC, Generic[P]):
         return f"{self.program.recipe}_{self.header.stem}"
 
     @property
+    def name(self) -> str:
+        """Name among the kernels of its recipe, which also gives their order."""
+        return f"{self.header.stem}_{self.header.arch}"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What may tell it from other kernels of its recipe, the first choice first."""
+        extents = (f"{name}{size}" for name, size in self.extents.items())
+        return (self.storage.value, self.header.arch, *extents)
+
+    @property
     @abstractmethod
     def extents(self) -> dict[str, int]:
         """Return the static extents, which its text takes from `Config`."""
@@ -91,13 +128,31 @@ class KernelSource(ABC, Generic[P]):
         Raises PlanError for an op that the device vocabulary lacks.
         """
 
+    @property
     @abstractmethod
-    def configs(self) -> dict[str, Knobs]:
-        """Return the knobs of the kernels that there are, by the name of the config."""
+    def counted(self) -> str:
+        """What names of configs count."""
 
-    @abstractmethod
+    def conditions(self, variant: Variant, name: str) -> list[str]:
+        """Return which of the calls that are small enough a config serves."""
+        return []
+
+    def configs(self) -> dict[str, Knobs]:
+        """Return the knobs of the kernels, each named after the first variant that it serves."""
+        named = {v.knobs: v.name(self.counted) for v in reversed(self.variants)}
+        return {named[v.knobs]: v.knobs for v in self.variants}
+
     def listed(self) -> list[str]:
         """Return which config serves which calls, in the words of csrc/variants.h."""
+        named = {knobs: name for name, knobs in self.configs().items()}
+        variants, rows = list(self.variants), []
+        while len(variants) > 1 and variants[-2].knobs == variants[-1].knobs:
+            del variants[-2]  # one kernel for all the rest
+        for v in variants:
+            name = named[v.knobs]
+            serves = f"UpTo<{v.bucket}, {name}" if v.bucket else f"Any<{name}"
+            rows.append(f"{', '.join((serves, *self.conditions(v, name)))}>")
+        return rows
 
     def constants(self, knobs: Knobs) -> dict[str, int]:
         """Return the constants of a config."""
@@ -106,14 +161,6 @@ class KernelSource(ABC, Generic[P]):
     def entry_arguments(self) -> list[str]:
         """Return what the macro of the host functions takes beside their name."""
         return []
-
-
-def write_includes(writer: Writer, files: Sequence[str]) -> None:
-    """Write the includes of files beside a file, if it needs any."""
-    for file in sorted(files):
-        writer.line(f'#include "{file}"')
-    if files:
-        writer.line()
 
 
 def lines_of(write: Callable[..., None], *given: object) -> tuple[str, ...]:

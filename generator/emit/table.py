@@ -31,48 +31,30 @@ class Entry:
     workspace: bool = False  # whether a launch needs one
     reads_cache: bool = False  # whether a call's keys and values lie in a cache
 
-    @property
-    def symbol(self) -> str:
-        """Name of the host function; that of the workspace has an ending of its own."""
-        return f"{self.recipe}_{self.stem}"
-
 
 def emit_table(arch: str, entries: Sequence[Entry]) -> str:
-    """Return table.cpp; entries are listed in the order of their symbols, a line each."""
+    """Return table.cpp; entries are listed in the order of their symbols, a line each.
+
+    `csrc/table.h` reads a list twice: to declare and to tabulate.
+    """
     writer = Writer()
-    writer.line(f"// mirage-kernels generate RECIPE --arch {arch}")
-    writer.line("//")
-    for line in wrapped(ABOUT, WIDTH - len("// ")):
-        writer.line(f"// {line}")
-    writer.line()
-    ordered = sorted(entries, key=lambda entry: entry.symbol)
-    _list(writer, "KERNELS(PLAIN, SPACE)", [_row(e) for e in ordered if not e.reads_cache])
-    _list(writer, "ATTENTION_KERNELS(ATTENTION)", [_row(e) for e in ordered if e.reads_cache])
-    writer.line(f'#define ARCH "{arch}"')
-    writer.line()
-    writer.line('#include "table.h"')
+    writer.write(f"// mirage-kernels generate RECIPE --arch {arch}", "//")
+    writer.write(*(f"// {line}" for line in wrapped(ABOUT, WIDTH - len("// "))), "")
+    ordered = sorted(entries, key=lambda e: f"{e.recipe}_{e.stem}")
+    for macro in ("KERNELS(PLAIN, SPACE)", "ATTENTION_KERNELS(ATTENTION)"):
+        own = (e for e in ordered if e.reads_cache is macro.startswith("ATTENTION"))
+        lines = [f"#define {macro}", *(line for entry in own for line in _row(entry))]
+        writer.write(*(f"{line} \\" for line in lines[:-1]), lines[-1], "")
+    writer.write(f'#define ARCH "{arch}"', "", '#include "table.h"')
     return writer.text()
 
 
 def _row(entry: Entry) -> list[str]:
-    """Return the arguments of a row's macro; rows of attention have no most tokens."""
+    """Return a row's macro, its extents on a line of their own if it is too long."""
     kind = "ATTENTION" if entry.reads_cache else "SPACE" if entry.workspace else "PLAIN"
-    most = [] if entry.reads_cache else [str(entry.max_tokens)]
-    options = f'"{" ".join(entry.options)}"'
-    dims = [f'{{"{name}", {size}}}' for name, size in entry.dims.items()]
-    return [f"{kind}({entry.recipe}", entry.stem, entry.dtype, *most, options, *dims]
-
-
-def _list(writer: Writer, macro: str, rows: Sequence[Sequence[str]]) -> None:
-    """Write a list of rows, which `csrc/table.h` reads twice: to declare and to tabulate."""
-    lines = [f"#define {macro}"]
-    for row in rows:
-        whole = f"{writer.unit}{', '.join(row)})"
-        fits = len(f"{whole} \\") <= WIDTH
-        first, dims = [p for p in row if "{" not in p], [p for p in row if "{" in p]
-        broken = [f"{writer.unit}{', '.join(first)},", f"{writer.unit * 3}{', '.join(dims)})"]
-        lines += [whole] if fits else broken
-    for line in lines[:-1]:
-        writer.line(f"{line} \\")
-    writer.line(lines[-1])
-    writer.line()
+    most = "" if entry.reads_cache else f", {entry.max_tokens}"  # attention's rows have none
+    first = f"  {kind}({entry.recipe}, {entry.stem}, {entry.dtype}{most}"
+    first += f', "{" ".join(entry.options)}",'
+    dims = ", ".join(f'{{"{name}", {size}}}' for name, size in entry.dims.items()) + ")"
+    fits = len(f"{first} {dims} \\") <= WIDTH
+    return [f"{first} {dims}"] if fits else [first, f"      {dims}"]

@@ -7,66 +7,28 @@ them for real. Triton deals work out to warps itself: a statement is one line on
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
-from mirage_kernels.generator.emit.names import dims_text, statics
 from mirage_kernels.generator.emit.part import KernelSource
+from mirage_kernels.generator.emit.statements import ELEMENTWISE, dims_text, statics
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 
-_LETTERS = {  # the order of a tile's axes
-    Layout.ROWS: "rd",
-    Layout.TOKENS: "td",
-    Layout.DEPTH: "d",
-    Layout.ACCUM: "rt",
-    Layout.TOKEN_SUMS: "t",
-    Layout.ROW_SUMS: "r",
-    Layout.SCALAR: "",
-    Layout.INNER: "id",
-    Layout.INNER_ACCUM: "it",
-    Layout.FACTORS: "ri",
-    Layout.LINE: "tw",
-    Layout.LINE_VECTOR: "w",
-}
-Axes = tuple[str, ...]  # dims of a tile, in order
-_ELEMENTWISE = {
-    "neg": "-{0}",
-    "exp": "tl.exp({0})",
-    "log": "tl.log({0})",
-    "sqrt": "tl.sqrt({0})",
-    "rsqrt": "tl.rsqrt({0})",
-    "square": "{0} * {0}",
-    "sigmoid": "tl.sigmoid({0})",
-    "silu": "{0} * tl.sigmoid({0})",
-    "gelu": "0.5 * {0} * (1 + tl.erf({0} * 0.7071067811865476))",
-    "gelu_tanh": "{0} * tl.sigmoid({0} * (1.59576912 + 0.0713548163 * {0} * {0}))",
-    "tanh": "2 * tl.sigmoid(2 * {0}) - 1",
-    "relu": "tl.maximum({0}, 0)",
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
-    "max": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+_BY_TOKEN = (Layout.TOKENS, Layout.LINE, Layout.ACCUM)  # tensors with a row per token
+_STATEMENTS = {
+    Do.CONTRACT: "{out} += tl.dot({0}, tl.trans({1}))",
+    Do.SUM: "{out} += tl.sum({0}, axis=1)",
+    Do.TOTAL: "{out} = {0}",
+    Do.KEEP: "{out} = {0}.to({narrow})",
 }
 LEAST_DOT = 16  # extents of a Triton dot product's operands
 ROWS, DEPTH = 32, 128  # of a program's tile of weights
 PIECE = 1024  # elements of a token that a program of an elementwise kernel takes
 _INDENT = 8  # of a formula that has lines of its own
 WHOLE = "_whole"  # behind the name of a dim that lines have whole
-
-
-def block_sizes(program: TileProgram) -> dict[str, str]:
-    """Return the tile sizes of the Triton program: powers of two, no smaller than a dot needs."""
-    roles = program.roles
-    sizes = {roles.tokens: "1"}
-    if program.loop:
-        sizes = {roles.rows: str(ROWS), roles.tokens: str(LEAST_DOT), roles.depth: str(DEPTH)}
-    sizes |= {dim: f"max(triton.next_power_of_2({dim}), {LEAST_DOT})" for dim in roles.inner}
-    whole = f"triton.next_power_of_2({roles.depth})"
-    whole = f"min({whole}, {PIECE})" if program.parted else whole
-    return sizes | ({roles.depth + WHOLE: whole} if program.lines else {})
+Axes = tuple[str, ...]  # dims of a tile, in order
 
 
 def emit_triton(kernel: KernelSource[TileProgram]) -> str:
@@ -74,148 +36,17 @@ def emit_triton(kernel: KernelSource[TileProgram]) -> str:
 
     The function takes static extents from its tensors: one program serves all shapes of the form.
     """
-    writer, schedule = Writer(unit="    "), "a program per tile of the result, of any shape."
-    kernel.header.of_form(schedule, ("Formula",)).write(writer, "#")
-    for line in ("", "import torch", "import triton", "import triton.language as tl", "", ""):
-        writer.line(line)
-    _device(writer, kernel)
-    writer.line()
-    writer.line()
-    _host(writer, kernel)
-    return writer.text()
+    made, schedule = _Program(kernel.program), "a program per tile of the result, of any shape."
+    made.writer.write(*kernel.header.of_form(schedule, ("Formula",)).lines("#"), "")
+    made.writer.write("import torch", "import triton", "import triton.language as tl", "", "")
+    made.device()
+    made.writer.write("", "")
+    made.host()
+    return made.writer.text()
 
 
 def _block(dim: str) -> str:
     return f"BLOCK_{dim}"
-
-
-def _axes(s: Statement, program: TileProgram) -> Axes:
-    """Return the dims of a statement's tile."""
-    roles, inner = program.roles, program.roles.inner_of(s.type)
-    words = {"r": roles.rows, "t": roles.tokens, "d": roles.depth}
-    words |= {"i": inner.name if inner else "", "w": roles.depth + WHOLE}
-    return tuple(words[c] for c in _LETTERS[s.layout])
-
-
-def _constants(program: TileProgram) -> list[str]:
-    """Return the compile-time constants: static extents, then the tile sizes."""
-    roles = program.roles
-    whole = [roles.depth + WHOLE] if program.lines else []
-    if not program.loop:
-        return [roles.depth, *(_block(d) for d in (roles.tokens, *whole))]
-    extents = [roles.rows, roles.depth, *roles.inner]
-    cut = (roles.rows, roles.tokens, roles.depth, *roles.inner, *whole)
-    return extents + [_block(d) for d in cut]
-
-
-def _device(writer: Writer, kernel: KernelSource[TileProgram]) -> None:
-    program = kernel.program
-    statics = [f"{n}: tl.constexpr" for n in _constants(program)]
-    tensors = [f"{o.name}_ptr" for o in (*program.inputs, *program.results)]
-    strides = [f"{o.name}_stride" for o in _strided(program)]
-    writer.line("@triton.jit")
-    arguments = [*tensors, program.roles.tokens, *strides, *program.scalars, *statics]
-    writer.call(f"def _{program.recipe}(", arguments, "):")
-    writer.depth += 1
-    _body(writer, program)
-    writer.depth -= 1
-
-
-def _body(writer: Writer, program: TileProgram) -> None:
-    roles = program.roles
-    cut = (roles.rows, roles.tokens) if roles.rows else (roles.tokens,)
-    whole = (roles.depth + WHOLE,) if program.lines else ()
-    cut, whole = ((*cut, *whole), ()) if program.parted else (cut, whole)
-    for axis, dim in enumerate(cut):
-        block = _block(dim)
-        # int64: a number of rows times a stride may be too large for int32.
-        first = f"tl.program_id({axis}).to(tl.int64) * {block}"
-        writer.line(f"{dim.lower()} = {first} + tl.arange(0, {block})")
-    for dim in (*roles.inner, *whole):
-        writer.line(f"{dim.lower()} = tl.arange(0, {_block(dim)})")
-    for s in program.lines:
-        _statement(writer, s, program)
-    if not program.loop:
-        return
-    for s in program.accumulators:
-        axes = _axes(s, program)
-        shape = ", ".join(_block(dim) for dim in axes)
-        comma = "," if len(axes) == 1 else ""
-        writer.line(f"{s.out} = tl.zeros(({shape}{comma}), tl.float32)")
-    d, block = roles.depth.lower(), _block(roles.depth)
-    with writer.block(f"for {d}0 in range(0, {roles.depth}, {block}):", ""):
-        writer.line(f"{d} = {d}0 + tl.arange(0, {block})")
-        for s in program.loop:
-            _statement(writer, s, program)
-    for s in _after(program):
-        _statement(writer, s, program)
-
-
-def _after(program: TileProgram) -> list[Statement]:
-    """Return what follows the loop, each value once: stages and the epilogue may share some."""
-    staged = [s for stage in program.stages for s in stage.statements]
-    every = [*program.fetches, *staged, *program.products, *program.epilogue]
-    once = {s.out: s for s in every if s.args != (s.out,) and not _is_kept(s, program)}
-    return list(once.values())
-
-
-def _is_kept(s: Statement, program: TileProgram) -> bool:
-    """Say whether a statement keeps or reads a token's number, which is at hand here."""
-    kept = {k.out for k in program.statistics}
-    return s.out in kept or (s.do is Do.READ and s.args[0] in kept)
-
-
-def _statement(writer: Writer, s: Statement, program: TileProgram) -> None:
-    if _is_kept(s, program):
-        return
-    dims = f"  # {dims_text(s.type.names if s in program.lines else _axes(s, program))}"
-    if s.do in (Do.LOAD, Do.READ, Do.FETCH):
-        _fitted(writer, f"{s.out} = tl.load(", _load(s, program), f"){dims}")
-    elif s.do is Do.STORE:
-        if s in program.loop:  # all programs of these tokens compute it: one stores it
-            step = f"{program.roles.depth.lower()} // {_block(program.roles.depth)}"
-            writer.line(f"mine = {step} % tl.num_programs(0) == tl.program_id(0)")
-        _fitted(writer, "tl.store(", _store(s, program), f"){dims}")
-    else:
-        lines = _LINES[s.do](s, program)
-        if len(lines[-1] + dims) <= writer.room:
-            lines[-1] += dims
-        for line in lines:
-            _assignment(writer, line)
-
-
-def _fitted(writer: Writer, opening: str, arguments: Sequence[str], closing: str) -> None:
-    """Write a call in one line, in three, or with an argument per line, as ruff does."""
-    inside = ", ".join(arguments)
-    if len(opening + inside + closing) <= writer.room:
-        writer.line(opening + inside + closing)
-    elif len(writer.unit + inside) <= writer.room:
-        with writer.block(opening, closing):
-            writer.line(inside)
-    else:
-        writer.call(opening, arguments, closing)
-
-
-def _assignment(writer: Writer, line: str) -> None:
-    """Write an assignment; if it is too long, as ruff breaks it: in the call, or in parentheses."""
-    if len(line) <= writer.room:
-        return writer.line(line)
-    left, _, right = line.partition("= ")
-    name, _, arguments = right.partition("(")
-    made = ast.parse(right, mode="eval").body
-    if isinstance(made, ast.Call) and ast.unparse(made.func) == name:
-        return _fitted(writer, f"{left}= {name}(", arguments[:-1].split(", "), ")")
-    return _fitted(writer, f"{left}= (", right.split(", "), ")")
-
-
-_BY_TOKEN = (Layout.TOKENS, Layout.LINE, Layout.ACCUM)  # tensors with a row per token
-
-
-def _strided(program: TileProgram) -> list[Operand]:
-    given = [s for s in (*program.loads, *program.lines) if s.do is Do.LOAD]
-    given += [s for s in program.epilogue if s.do is Do.READ]
-    names = {s.args[0] for s in given if s.layout in _BY_TOKEN}
-    return [o for o in program.inputs if o.name in names]
 
 
 def _expanded(name: str, own: Sequence[str], wanted: Axes) -> str:
@@ -226,124 +57,213 @@ def _expanded(name: str, own: Sequence[str], wanted: Axes) -> str:
     return f"{name}[{', '.join(':' if dim in own else 'None' for dim in wanted)}]"
 
 
-def _axes_of(name: str, program: TileProgram) -> Axes:
-    statements = (*program.lines, *program.loop, *_after(program))
-    return next((_axes(s, program) for s in statements if s.out == name), ())
+class _Program:
+    """A tile program on its way to Triton source."""
 
+    def __init__(self, program: TileProgram) -> None:
+        self.program, self.roles, self.writer = program, program.roles, Writer(unit="    ")
+        roles, self.narrow = program.roles, f"{program.inputs[0].name}_ptr.dtype.element_ty"
+        self.whole = roles.depth + WHOLE if program.lines else ""
+        staged = (s for stage in program.stages for s in stage.statements)
+        after = (*program.fetches, *staged, *program.products, *program.epilogue)
+        self.lines, self.loop = self.without_kept(program.lines), self.without_kept(program.loop)
+        # Stages and the epilogue may share some values.
+        once = {s.out: s for s in self.without_kept(after) if s.args != (s.out,)}
+        self.after = list(once.values())
+        statements = (*self.lines, *self.loop, *self.after)
+        self.axes = {s.out: self.axes_of(s) for s in reversed(statements)}
+        self.stored = {s.out for s in (*self.lines, *self.loop) if s.dtype is not DType.FP32}
+        given = [s for s in (*program.loads, *program.lines) if s.do is Do.LOAD]
+        given += [s for s in program.epilogue if s.do is Do.READ]
+        by_token = {s.args[0] for s in given if s.layout in _BY_TOKEN}
+        self.strided = [o.name for o in program.inputs if o.name in by_token]
+        # Tile sizes: powers of two, no smaller than a dot needs.
+        self.sizes: dict[str, int | str] = {roles.tokens: 1}
+        if program.loop:
+            self.sizes = {roles.rows: ROWS, roles.tokens: LEAST_DOT, roles.depth: DEPTH}
+        for dim in roles.inner:
+            self.sizes[dim] = f"max(triton.next_power_of_2({dim}), {LEAST_DOT})"
+        if self.whole:
+            size = f"triton.next_power_of_2({roles.depth})"
+            self.sizes[self.whole] = f"min({size}, {PIECE})" if program.parted else size
+        extents = [d for d in (roles.rows, roles.depth, *roles.inner) if d]
+        self.constants = [*extents, *map(_block, self.sizes)]
+        cut = (roles.rows, roles.tokens, self.whole if program.parted else "")
+        self.grid = [d for d in cut if d]
 
-def _is_stored(name: str, program: TileProgram) -> bool:
-    statements = (*program.lines, *program.loop)
-    return any(s.out == name and s.dtype is not DType.FP32 for s in statements)
+    def without_kept(self, statements: Iterable[Statement]) -> list[Statement]:
+        """Return statements but those that keep or read a token's number, which is at hand."""
+        kept = {k.out for k in self.program.statistics}
+        names = ((s, {s.out, *(s.args[:1] if s.do is Do.READ else ())}) for s in statements)
+        return [s for s, own in names if not own & kept]
 
+    def axes_of(self, s: Statement) -> Axes:
+        """Return the dims of a statement's tile."""
+        roles, inner = self.roles, self.roles.inner_of(s.type)
+        words = {"rows": roles.rows, "tokens": roles.tokens, "depth": roles.depth}
+        words |= {"inner": inner.name if inner else "", "whole depth": self.whole}
+        return tuple(words[w] for w in s.layout.value.split(" x ") if w != "scalar")
 
-def _load(s: Statement, program: TileProgram) -> list[str]:
-    axes = _axes(s, program)
-    operand = s.args[0]
-    fast = axes[0] if s.layout is Layout.ACCUM else axes[-1]
-    stride = f"{operand}_stride" if s.layout in _BY_TOKEN else fast
-    place = [f"{operand}_ptr"]
-    limits = []
-    for dim in axes:
-        index = _expanded(dim.lower(), (dim,), axes)
-        place.append(f"{index} * {stride}" if dim != fast else index)
-        limit = f"{index} < {dim.removesuffix(WHOLE)}"
-        limits.append(f"({limit})" if len(axes) > 1 else limit)
-    return [" + ".join(place), f"mask={' & '.join(limits)}", "other=0.0"]
+    # The kernel.
 
+    def device(self) -> None:
+        """Write the kernel."""
+        program, writer = self.program, self.writer
+        tensors = [f"{o.name}_ptr" for o in (*program.inputs, *program.results)]
+        strides = [f"{name}_stride" for name in self.strided]
+        arguments = [*tensors, self.roles.tokens, *strides, *program.scalars]
+        arguments += [f"{name}: tl.constexpr" for name in self.constants]
+        writer.line("@triton.jit")
+        writer.call(f"def _{program.recipe}(", arguments, "):")
+        writer.depth += 1
+        for axis, dim in enumerate(self.grid):
+            # int64: a number of rows times a stride may be too large for int32.
+            first = f"tl.program_id({axis}).to(tl.int64) * {_block(dim)}"
+            writer.line(f"{dim.lower()} = {first} + tl.arange(0, {_block(dim)})")
+        for dim in (*self.roles.inner, self.whole):
+            if dim and dim not in self.grid:
+                writer.line(f"{dim.lower()} = tl.arange(0, {_block(dim)})")
+        self.statements(self.lines)
+        if program.loop:
+            self.write_loop()
+            self.statements(self.after)
+        writer.depth -= 1
 
-def _map(s: Statement, program: TileProgram) -> list[str]:
-    """Return an elementwise op's lines: computed in fp32, rounded once if stored narrow."""
-    if s.op not in _ELEMENTWISE:
-        raise PlanError(f"the Triton vocabulary has no op {s.op!r} yet")
-    args = []
-    for name in s.args:
-        wide = f"{name}.to(tl.float32)" if _is_stored(name, program) else name
-        text = program.literals.get(name, wide)
-        args.append(_expanded(text, _axes_of(name, program), _axes(s, program)))
-    made, before = _ELEMENTWISE[s.op].format(*args), []
-    if len(s.args) == 1 and _is_stored(s.args[0], program) and len(made) > WIDTH - _INDENT:
-        # Converted once, under a short name, so that the formula fits a line.
-        before, made = [f"wide = {args[0]}"], _ELEMENTWISE[s.op].format("wide")
-    if s.dtype is DType.FP32:
-        return [*before, f"{s.out} = {made}"]
-    return [*before, f"{s.out}_wide = {made}", f"{s.out} = {s.out}_wide.to({_narrow(program)})"]
+    def write_loop(self) -> None:
+        for s in self.program.accumulators:
+            axes = self.axes_of(s)
+            shape = ", ".join(map(_block, axes)) + ("," if len(axes) == 1 else "")
+            self.writer.line(f"{s.out} = tl.zeros(({shape}), tl.float32)")
+        d, block = self.roles.depth.lower(), _block(self.roles.depth)
+        with self.writer.block(f"for {d}0 in range(0, {self.roles.depth}, {block}):", ""):
+            self.writer.line(f"{d} = {d}0 + tl.arange(0, {block})")
+            self.statements(self.loop)
 
+    def statements(self, statements: Sequence[Statement]) -> None:
+        """Write statements, each with the dims of its result."""
+        for s in statements:
+            dims = f"  # {dims_text(s.type.names if s in self.lines else self.axes_of(s))}"
+            if s.do in (Do.LOAD, Do.READ, Do.FETCH):
+                self.fitted(f"{s.out} = tl.load(", self.load(s), f"){dims}")
+            elif s.do is Do.STORE:
+                if s in self.loop:  # all programs of these tokens compute it: one stores it
+                    step = f"{self.roles.depth.lower()} // {_block(self.roles.depth)}"
+                    self.writer.line(f"mine = {step} % tl.num_programs(0) == tl.program_id(0)")
+                self.fitted("tl.store(", self.store(s), f"){dims}")
+            else:
+                *before, last = self.computed(s)
+                last += dims if len(last + dims) <= self.writer.room else ""
+                for line in (*before, last):
+                    self.assignment(line)
 
-def _narrow(program: TileProgram) -> str:
-    return f"{program.inputs[0].name}_ptr.dtype.element_ty"
+    def fitted(self, opening: str, arguments: Sequence[str], closing: str) -> None:
+        """Write a call in one line, in three, or with an argument per line, as ruff does."""
+        inside, writer = ", ".join(arguments), self.writer
+        if len(opening + inside + closing) <= writer.room:
+            writer.line(opening + inside + closing)
+        elif len(writer.unit + inside) <= writer.room:
+            with writer.block(opening, closing):
+                writer.line(inside)
+        else:
+            writer.call(opening, arguments, closing)
 
+    def assignment(self, line: str) -> None:
+        """Write an assignment; a long one is broken in its call, or in parentheses, as by ruff."""
+        left, _, right = line.partition("= ")
+        name, _, arguments = right.partition("(")
+        made = ast.parse(right, mode="eval").body
+        if len(line) <= self.writer.room:
+            self.writer.line(line)
+        elif isinstance(made, ast.Call) and ast.unparse(made.func) == name:
+            self.fitted(f"{left}= {name}(", arguments[:-1].split(", "), ")")
+        else:
+            self.fitted(f"{left}= (", right.split(", "), ")")
 
-def _contract(s: Statement, program: TileProgram) -> list[str]:
-    if s in program.products:
-        return [f"{s.out} = tl.dot({s.args[0]}, {s.args[1]})"]
-    return [f"{s.out} += tl.dot({s.args[0]}, tl.trans({s.args[1]}))"]
+    # Statements.
 
+    def load(self, s: Statement) -> list[str]:
+        """Return where a tile of an input lies, and its mask."""
+        axes, operand = self.axes_of(s), s.args[0]
+        fast = axes[0] if s.layout is Layout.ACCUM else axes[-1]
+        stride = f"{operand}_stride" if s.layout in _BY_TOKEN else fast
+        place, limits = [f"{operand}_ptr"], []
+        for dim in axes:
+            index = _expanded(dim.lower(), (dim,), axes)
+            place.append(f"{index} * {stride}" if dim != fast else index)
+            limit = f"{index} < {dim.removesuffix(WHOLE)}"
+            limits.append(f"({limit})" if len(axes) > 1 else limit)
+        return [" + ".join(place), f"mask={' & '.join(limits)}", "other=0.0"]
 
-def _sum(s: Statement, program: TileProgram) -> list[str]:
-    if s not in program.lines:
-        return [f"{s.out} += tl.sum({s.args[0]}, axis=1)"]
-    depth = program.roles.depth
-    inside = _expanded((depth + WHOLE).lower(), (depth + WHOLE,), _axes_of(s.args[0], program))
-    wide = f"{s.args[0]}.to(tl.float32)" if _is_stored(s.args[0], program) else s.args[0]
-    terms = f"tl.where({inside} < {depth}, {wide}, 0.0)"
-    return [f"{s.out} = tl.sum({terms}, axis={len(_axes_of(s.args[0], program)) - 1})"]
+    def store(self, s: Statement) -> list[str]:
+        """Return where a tile of a result goes, its value, and the mask."""
+        axes, tokens, shared = self.axes_of(s), self.roles.tokens, s in self.loop
+        fast = next(dim for dim in axes if dim != tokens)
+        size = fast.removesuffix(WHOLE)
+        row, token = (_expanded(dim.lower(), (dim,), axes) for dim in (fast, tokens))
+        inside = [f"({row} < {size})", f"({token} < {tokens})"]
+        if shared:  # a step's tile, by the program that has the step
+            inside = [*inside[::-1], _expanded("mine", (fast,), axes)]
+        name = s.args[1] if shared or s in self.lines else self.program.output.name
+        value = s.args[0] if shared else f"{s.args[0]}.to({name}_ptr.dtype.element_ty)"
+        return [f"{name}_ptr + {token} * {size} + {row}", value, f"mask={' & '.join(inside)}"]
 
+    def computed(self, s: Statement) -> list[str]:
+        """Return the lines of a statement that computes."""
+        if s.do is Do.MAP:
+            return self.map(s)
+        text = "{out} = tl.dot({0}, {1})" if s in self.program.products else _STATEMENTS[s.do]
+        if s.do is Do.SUM and s in self.lines:
+            own = self.axes[s.args[0]]
+            inside = _expanded(self.whole.lower(), (self.whole,), own)
+            terms = f"tl.where({inside} < {self.roles.depth}, {self.wide(s.args[0])}, 0.0)"
+            text = f"{{out}} = tl.sum({terms}, axis={len(own) - 1})"
+        return [text.format(*s.args, out=s.out, narrow=self.narrow)]
 
-def _store(s: Statement, program: TileProgram) -> list[str]:
-    """Return where a tile of a result goes, its value, and the mask."""
-    roles, lines, shared = program.roles, s in program.lines, s in program.loop
-    axes: Axes = (roles.tokens, roles.depth + WHOLE) if lines else (roles.rows, roles.tokens)
-    fast, size = (axes[1], roles.depth) if lines else (roles.rows, roles.rows)
-    if shared:
-        axes, fast, size = _axes(s, program), roles.depth, roles.depth
-    row, token = (_expanded(dim.lower(), (dim,), axes) for dim in (fast, roles.tokens))
-    place = f"{{}}_ptr + {token} * {size} + {row}"
-    inside = [f"({row} < {size})", f"({token} < {roles.tokens})"]
-    if shared:  # a step's tile, by the program that has the step
-        mine = _expanded("mine", (roles.depth,), axes)
-        return [place.format(s.args[1]), s.args[0], f"mask={' & '.join([*inside[::-1], mine])}"]
-    name = s.args[1] if lines else program.output.name
-    value = f"{s.args[0]}.to({name}_ptr.dtype.element_ty)"
-    return [place.format(name), value, f"mask={' & '.join(inside)}"]
+    def map(self, s: Statement) -> list[str]:
+        """Return an elementwise op's lines: computed in fp32, rounded once if stored narrow."""
+        if s.op not in ELEMENTWISE:
+            raise PlanError(f"the Triton vocabulary has no op {s.op!r} yet")
+        text, axes, args = ELEMENTWISE[s.op], self.axes_of(s), []
+        for name in s.args:
+            value = self.program.literals.get(name, self.wide(name))
+            args.append(_expanded(value, self.axes.get(name, ()), axes))
+        made, before = text.format(*args), []
+        if len(args) == 1 and s.args[0] in self.stored and len(made) > WIDTH - _INDENT:
+            # Converted once, under a short name, so that the formula fits a line.
+            before, made = [f"wide = {args[0]}"], text.format("wide")
+        if s.dtype is DType.FP32:
+            return [*before, f"{s.out} = {made}"]
+        return [*before, f"{s.out}_wide = {made}", f"{s.out} = {s.out}_wide.to({self.narrow})"]
 
+    def wide(self, name: str) -> str:
+        return f"{name}.to(tl.float32)" if name in self.stored else name
 
-_LINES: dict[Do, Callable[[Statement, TileProgram], list[str]]] = {
-    Do.MAP: _map,
-    Do.CONTRACT: _contract,
-    Do.SUM: _sum,
-    Do.TOTAL: lambda s, program: [f"{s.out} = {s.args[0]}"],
-    Do.KEEP: lambda s, program: [f"{s.out} = {s.args[0]}.to({_narrow(program)})"],
-}
+    # What callers see.
 
-
-def _host(writer: Writer, kernel: KernelSource[TileProgram]) -> None:
-    program, roles = kernel.program, kernel.program.roles
-    first = _strided(program)[0].name
-    typed = [f"{o.name}: torch.Tensor" for o in program.inputs]
-    arguments = [*typed, *(f"{s}: float" for s in program.scalars)]
-    returned = ", ".join(["torch.Tensor"] * len(program.results))
-    returned = f"tuple[{returned}]" if program.also else returned
-    writer.call(f"def {program.recipe}(", arguments, f") -> {returned}:")
-    writer.depth += 1
-    made = " and ".join(f"{o.name} {dims_text(o.type.names)}" for o in program.results)
-    writer.line(f'"""Return {made}."""')
-    writer.line(f"{roles.tokens} = {first}.shape[0]")
-    for dim in statics(program):
-        operand = next(o for o in program.inputs if dim in o.type.names)
-        writer.line(f"{dim} = {operand.name}.shape[{operand.type.names.index(dim)}]")
-    for dim, size in block_sizes(program).items():
-        writer.line(f"{_block(dim)} = {size}")
-    for o in program.results:
-        shape = ", ".join(o.type.names)
-        writer.line(f"{o.name} = torch.empty({shape}, dtype={first}.dtype, device={first}.device)")
-    cut = [(d, _block(d)) for d in (roles.rows, roles.tokens) if d]
-    cut += [(roles.depth, _block(roles.depth + WHOLE))] if program.parted else []
-    grid = ", ".join(f"triton.cdiv({dim}, {block})" for dim, block in cut)
-    writer.line(f"grid = ({grid}{',' if len(cut) == 1 else ''})")
-    results = [o.name for o in program.results]
-    passed = [*(o.name for o in program.inputs), *results, roles.tokens]
-    passed += [f"{o.name}.stride(0)" for o in _strided(program)] + list(program.scalars)
-    passed += _constants(program)
-    writer.call(f"_{program.recipe}[grid](", passed, ")")
-    writer.line(f"return {', '.join(results)}")
-    writer.depth -= 1
+    def host(self) -> None:
+        """Write the function that allocates the results and launches the kernel."""
+        program, writer, tokens = self.program, self.writer, self.roles.tokens
+        inputs, results = [o.name for o in program.inputs], [o.name for o in program.results]
+        arguments = [f"{name}: torch.Tensor" for name in inputs]
+        arguments += [f"{s}: float" for s in program.scalars]
+        returned = ", ".join(["torch.Tensor"] * len(results))
+        returned = f"tuple[{returned}]" if program.also else returned
+        writer.call(f"def {program.recipe}(", arguments, f") -> {returned}:")
+        writer.depth += 1
+        made = " and ".join(f"{o.name} {dims_text(o.type.names)}" for o in program.results)
+        first = self.strided[0]
+        writer.write(f'"""Return {made}."""', f"{tokens} = {first}.shape[0]")
+        for dim in statics(program):
+            operand = next(o for o in program.inputs if dim in o.type.names)
+            writer.line(f"{dim} = {operand.name}.shape[{operand.type.names.index(dim)}]")
+        writer.write(*(f"{_block(dim)} = {size}" for dim, size in self.sizes.items()))
+        kind = f"dtype={first}.dtype, device={first}.device"
+        for o in program.results:
+            writer.line(f"{o.name} = torch.empty({', '.join(o.type.names)}, {kind})")
+        cut = (f"triton.cdiv({dim.removesuffix(WHOLE)}, {_block(dim)})" for dim in self.grid)
+        writer.line(f"grid = ({', '.join(cut)}{',' if len(self.grid) == 1 else ''})")
+        strides = [f"{name}.stride(0)" for name in self.strided]
+        passed = [*inputs, *results, tokens, *strides, *program.scalars, *self.constants]
+        writer.call(f"_{program.recipe}[grid](", passed, ")")
+        writer.line(f"return {', '.join(results)}")
+        writer.depth -= 1

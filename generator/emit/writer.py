@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
+from functools import partial
+from textwrap import wrap
 
 WIDTH = 100
+# Breaks a sentence into lines of at most so many characters.
+wrapped = partial(wrap, break_long_words=False, break_on_hyphens=False)
 
 
 @dataclass
@@ -57,14 +60,21 @@ class Writer:
         with self.block(opening, closing):
             self.write(*(f"{argument}," for argument in arguments))
 
-    def table(self, rows: Sequence[tuple[str, str]], mark: str = "//") -> None:
+    def table(self, rows: Sequence[tuple[str, str]]) -> None:
         """Write code lines with the comments of neighbours in one column, if that fits the page.
 
-        A line that leaves no room for its comment goes without.
+        A line that leaves no room for its comment goes without, and parts the columns.
         """
-        columns = _columns(rows, self.room - len(f"  {mark} "))
-        for (code, note), column in zip(rows, columns, strict=True):
-            self.line(f"{code.ljust(column)}  {mark} {note}" if column else code)
+        room = self.room - len("  // ")
+        column = max((len(code) for code, _ in rows), default=0)
+        alone = [i for i, (code, note) in enumerate(rows) if not note or len(code + note) > room]
+        if not alone and any(column + len(note) > room for _, note in rows):
+            alone = [i for i, (code, _) in enumerate(rows) if len(code) == column]
+        for i in alone[:1]:
+            self.table(rows[:i])
+            self.line(rows[i][0])
+            return self.table(rows[i + 1 :])
+        return self.write(*(f"{code.ljust(column)}  // {note}" for code, note in rows))
 
     def text(self) -> str:
         """Return the file."""
@@ -84,31 +94,3 @@ def broken(text: str, room: int) -> list[str]:
     if assigned or too_long or (len(rest) > 1 and len(text) - opening <= room - 4):
         return [text[:opening], f"    {text[opening:]}"]
     return [text[:opening] + first, *(f"{' ' * opening}{row}" for row in rest)]
-
-
-def _columns(rows: Sequence[tuple[str, str]], room: int) -> list[int]:
-    """Return where each line's comment stands, 0 for a line without; `room` = for code and note."""
-    shown = [bool(note) and len(code) + len(note) <= room for code, note in rows]
-    while True:
-        columns, longest = [0] * len(rows), -1
-        for is_run, places in groupby(range(len(rows)), key=shown.__getitem__):
-            run = list(places)
-            column = max(len(rows[i][0]) for i in run)
-            if is_run and any(column + len(rows[i][1]) > room for i in run):
-                longest = max(run, key=lambda i: len(rows[i][0]))
-                break
-            for i in run:
-                columns[i] = column if is_run else 0
-        if longest < 0:
-            return columns
-        shown[longest] = False
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Break a sentence into lines of at most `width` characters."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mirage_kernels.generator.ir import Graph, Kind, Node, number_text, ops_of_kind, parts_of
+from mirage_kernels.generator.ir import Graph, Kind, Node, number_text, parts_of
 from mirage_kernels.generator.meaning.terms import Terms
-from mirage_kernels.generator.meaning.walk import Reading, Rule, results
+from mirage_kernels.generator.meaning.walk import Reading, Rule, reading, results
 
 # Summing a dim whole is summing within tiles, over the loop's steps, over the blocks of a reduced
 # grid axis: one factor for each.
@@ -61,8 +61,8 @@ def sum_parts(dim: str, *, looped: bool, split: bool) -> tuple[str, ...]:
     The rest is done by `accum` and by the combine of the blocks' partial sums.
     """
     if looped:
-        return ("tile",)
-    return ("tile", "loop") if split else PARTS
+        return PARTS[:1]
+    return PARTS[:2] if split else PARTS
 
 
 def accum_parts(*, split: bool) -> tuple[str, ...]:
@@ -76,16 +76,19 @@ COMBINE_PARTS = ("grid",)
 def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
     """Return the reading into `terms`, of a kernel graph or inside the block graph `block`."""
     space = block.space if block is not None else None
-    loop = space.loop if space is not None else None
+    loop = space.loop.dim if space is not None and space.loop is not None else None
     split = {a.dim for a in space.reduced} if space is not None else set[str]()
-    cut = _cut_by_loop(block) if block is not None else frozenset[str]()
+    cut: set[str] = set()  # values that have the loop's dim cut by the loop
+    for made in block.nodes if block is not None and loop is not None else ():
+        if made.loop_cut is not None if made.op == "input" else cut & {*made.args}:
+            cut |= {v.name for v in made.outs if loop in v.type.names}
 
     def total(node: Node, args: Sequence[int]) -> list[int]:
         term = args[0] if node.op == "sum" else terms.mul(*args)
         if node.over.endswith(parts_of("")):
             whole = node.over.removesuffix(parts_of(""))
             return [summed(terms, term, whole, COMBINE_PARTS)]
-        looped = loop is not None and loop.dim == node.over and not cut.isdisjoint(node.args)
+        looped = loop == node.over and not cut.isdisjoint(node.args)
         parts = sum_parts(node.over, looped=looped, split=node.over in split)
         return [summed(terms, term, node.over, parts)]
 
@@ -97,31 +100,20 @@ def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
     def carried(node: Node, args: Sequence[int]) -> list[int]:
         if node.op.startswith("combine"):
             return [summed(terms, args[0], node.over, COMBINE_PARTS)]
-        dim = loop.dim if loop is not None else ""
-        return [summed(terms, args[0], dim, accum_parts(split=dim in split))]
+        return [summed(terms, args[0], loop or "", accum_parts(split=loop in split))]
 
-    def lawful(node: Node, args: Sequence[int]) -> list[int]:
-        return [elementwise(terms, node.op, args)]
-
-    rules: dict[str, Rule[int]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), lawful)
-    rules |= dict.fromkeys(("const", "size", "iota"), lambda node, args: [source(terms, node)])
-    rules |= dict.fromkeys(ops_of_kind(Kind.CARRY), carried)
-    rules |= dict.fromkeys(("output", "last"), lambda node, args: [args[0]])
-    rules |= {"sum": total, "contract": total, "block": nested, "thread": nested}
-    rules["peak"] = lambda node, args: [terms.function("peak", args[0])]
-    return rules
-
-
-def _cut_by_loop(block: Graph) -> frozenset[str]:
-    """Return the values of a block graph that have the loop's dim cut by the loop."""
-    found: set[str] = set()
-    if block.space is None or block.space.loop is None:
-        return frozenset()
-    for node in block.nodes:
-        is_cut = node.loop_cut is not None if node.op == "input" else found & {*node.args}
-        if is_cut:
-            found |= {v.name for v in node.outs if block.space.loop.dim in v.type.names}
-    return frozenset(found)
+    rules: dict[Kind | str, Rule[int]] = {
+        Kind.SOURCE: lambda node, args: [source(terms, node)],
+        Kind.ELEMENTWISE: lambda node, args: [elementwise(terms, node.op, args)],
+        Kind.CARRY: carried,
+        Kind.GRAPH: nested,
+        Kind.OUTPUT: lambda node, args: [args[0]],
+        "last": lambda node, args: [args[0]],
+        "sum": total,
+        "contract": total,
+        "peak": lambda node, args: [terms.function("peak", args[0])],
+    }
+    return reading(rules)
 
 
 def target_term(terms: Terms, spec: Graph) -> int:

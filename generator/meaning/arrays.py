@@ -9,7 +9,7 @@ integers in every arithmetic.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from zlib import crc32
@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.ir import DType, Kind, Node, ops_of_kind
-from mirage_kernels.generator.meaning.blocks import block_rules
-from mirage_kernels.generator.meaning.walk import Reading, Rule
+from mirage_kernels.generator.ir import DType, Kind, Node
+from mirage_kernels.generator.meaning.blocks import Launch
+from mirage_kernels.generator.meaning.walk import Reading, reading, results
 
 Part = npt.NDArray[np.generic]
 Parts = tuple[Part, ...]
@@ -106,30 +106,47 @@ def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[A
         seed = crc32(node.name.encode())
         return [arithmetic.made(node, dims, arithmetic.peak(arithmetic.lift(x), axis, seed))]
 
-    def scalar(node: Node, args: Sequence[Array]) -> list[Array]:
-        value = node.value if node.op == "const" else extent(node)
-        if node.out.type.dtype is DType.INT32:
-            return [Array((), (np.asarray(int(value)),), real=False)]
-        return [Array((), arithmetic.number(np.asarray(float(value))))]
+    def nested(node: Node, args: Sequence[Array]) -> list[Array]:
+        assert node.body is not None
+        if node.body.space is None:
+            return results(node.body, args, rules)
+        whole = {d: a.extent(d) for a in args for d in a.dims}
+        return Launch(node, rules, arithmetic, {**sizes, **whole}).run(args)
 
-    def iota(node: Node, args: Sequence[Array]) -> list[Array]:
+    def carried(node: Node, args: Sequence[Array]) -> list[Array]:
+        raise GraphError(f"{node.name}: {node.op} has a meaning in a block graph only")
+
+    def output(node: Node, args: Sequence[Array]) -> list[Array]:
+        tile = args[0].over(node.out.type.names)
+        return [replace(tile, parts=arithmetic.finish(node, tile.parts))]
+
+    rules = reading(
+        {
+            Kind.SOURCE: lambda node, args: [_source(arithmetic, node, sizes)],
+            Kind.ELEMENTWISE: lambda node, args: [_elementwise(arithmetic, node, args)],
+            Kind.REDUCE: reduced,
+            Kind.STABILISER: reduced,
+            Kind.CONTRACT: lambda node, args: [_contract(arithmetic, node, *args)],
+            Kind.CARRY: carried,
+            Kind.GRAPH: nested,
+            Kind.OUTPUT: output,
+        }
+    )
+    return rules
+
+
+def _source(arithmetic: Arithmetic, node: Node, sizes: Mapping[str, int]) -> Array:
+    """Return a constant, an extent or positions along a dim."""
+    if node.op != "const" and node.over not in sizes:
+        raise GraphError(f"{node.name}: there is no dim {node.over!r} here")
+    if node.op == "iota":
         if node.out.type.names != (node.over,):
             raise GraphError(f"{node.name}: positions along {node.over} are {node.out.type}")
-        return [Array((node.over,), (np.arange(extent(node)),), real=False)]
-
-    def extent(node: Node) -> int:
-        if node.over not in sizes:
-            raise GraphError(f"{node.name}: there is no dim {node.over!r} here")
-        return sizes[node.over]
-
-    def elementwise(node: Node, args: Sequence[Array]) -> list[Array]:
-        return [_elementwise(arithmetic, node, args)]
-
-    rules: dict[str, Rule[Array]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), elementwise)
-    rules |= {"const": scalar, "size": scalar, "iota": iota, "sum": reduced, "peak": reduced}
-    rules["contract"] = lambda node, args: [_contract(arithmetic, node, *args)]
-    rules |= block_rules(rules, arithmetic, sizes)
-    return rules
+        return Array((node.over,), (np.arange(sizes[node.over]),), real=False)
+    value = node.value if node.op == "const" else sizes[node.over]
+    if node.out.type.dtype is DType.INT32:
+        return Array((), (np.asarray(int(value)),), real=False)
+    return Array((), arithmetic.number(np.asarray(float(value))))
 
 
 def _agreed_dims(node: Node, args: Sequence[Array]) -> tuple[str, ...]:

@@ -17,56 +17,20 @@ from zlib import crc32
 import numpy as np
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.ir import (
-    Axis,
-    Kind,
-    Node,
-    Phase,
-    count,
-    ops_of_kind,
-    parts_of,
-    phases_of,
-)
-from mirage_kernels.generator.meaning.walk import Reading, Rule, results
+from mirage_kernels.generator.ir import Axis, Node, Phase, count, parts_of, phases_of
+from mirage_kernels.generator.meaning.walk import Reading
 
 if TYPE_CHECKING:
-    from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, Part, Parts
+    from mirage_kernels.generator.meaning.arrays import Arithmetic, Array
 
 Point = Mapping[str, int]  # axis name -> index of the tile
-Place = tuple[Point, int]  # a block, and a step of its loop
 Cutter = tuple[Axis, int]  # an axis, and the extent that it cuts
 Found = dict[str, "Array"]
 
 _CARRIED = ("accum", "accum_rescaled", "last")  # from one step of the loop to the next
 
 
-def block_rules(
-    reading: Reading[Array], arithmetic: Arithmetic, sizes: Mapping[str, int]
-) -> dict[str, Rule[Array]]:
-    """Return the rules of the ops that only block graphs have, and of nested graphs.
-
-    What nested graphs compute is read by `reading`, which is to hold these rules too.
-    """
-
-    def nested(node: Node, args: Sequence[Array]) -> list[Array]:
-        assert node.body is not None
-        if node.body.space is None:
-            return results(node.body, args, reading)
-        whole = {d: a.extent(d) for a in args for d in a.dims}
-        return _Launch(node, reading, arithmetic, {**sizes, **whole}).run(args)
-
-    def outside(node: Node, args: Sequence[Array]) -> list[Array]:
-        raise GraphError(f"{node.name}: {node.op} has a meaning in a block graph only")
-
-    def output(node: Node, args: Sequence[Array]) -> list[Array]:
-        tile = args[0].over(node.out.type.names)
-        return [replace(tile, parts=arithmetic.finish(node, tile.parts))]
-
-    carried = dict.fromkeys(ops_of_kind(Kind.CARRY), outside)
-    return {"block": nested, "thread": nested, "output": output, **carried}
-
-
-class _Launch:
+class Launch:
     """One execution of a block graph over its whole grid."""
 
     def __init__(
@@ -80,7 +44,6 @@ class _Launch:
         assert kernel.body.space is not None
         self.kernel, self.body, self.space = kernel.name, kernel.body, kernel.body.space
         self.reading, self.arithmetic, self.sizes = reading, arithmetic, sizes
-        self.carried = self.body.of(*_CARRIED)
         phases = phases_of(self.body)
         nodes = [n for n in self.body.nodes if n.op not in ("input", *_CARRIED)]
         self.phases = {phase: [n for n in nodes if phases[n.name] is phase] for phase in Phase}
@@ -108,11 +71,9 @@ class _Launch:
 
     def run_block(self, args: Sequence[Array], point: Point) -> Found:
         """Run one block: before its loop, every iteration, after it."""
-        found = {
-            node.name: self.cut(full, node.cuts, point)
-            for node, full in zip(self.body.inputs, args, strict=True)
-        }
-        self.evaluate(self.phases[Phase.BEFORE], found, (point, 0))
+        inputs = zip(self.body.inputs, args, strict=True)
+        found = {node.name: self.cut(full, node.cuts, point) for node, full in inputs}
+        self.evaluate(self.phases[Phase.BEFORE], found, point)
         loop = self.space.loop
         if loop is not None:
             span = self.sizes[loop.dim]  # of it the block has all, or a reduced axis's part
@@ -120,46 +81,47 @@ class _Launch:
                 if axis.dim == loop.dim:
                     span = min(axis.tile, self.sizes[loop.dim] - point[axis.name] * axis.tile)
             whole = {n: found[n.name] for n in self.body.inputs if n.loop_cut}
+            earlier: Found = {}  # the values of the step before
             for step in range(count(loop, span)):
                 for node, full in whole.items():
                     found[node.name] = self.tile(full, node.loop_cut, (loop, span), step)
-                earlier = dict(found) if step else {}
-                self.evaluate(self.phases[Phase.LOOP], found, (point, step), earlier)
+                self.evaluate(self.phases[Phase.LOOP], found, point, (step, earlier))
                 for node in self.body.of("output"):
                     if node.loop_cut:
                         self.store(node, found[node.name], point, ((loop, span), step))
                 self.accumulate(found, earlier)
-        self.evaluate(self.phases[Phase.AFTER], found, (point, 0))
+                earlier = dict(found)
+        self.evaluate(self.phases[Phase.AFTER], found, point)
         return found
 
     def evaluate(
-        self, nodes: Iterable[Node], found: Found, place: Place, earlier: Found | None = None
+        self, nodes: Iterable[Node], found: Found, point: Point, at: tuple[int, Found] | None = None
     ) -> None:
-        """Evaluate nodes in order; `earlier` holds the values of the step before."""
+        """Evaluate nodes in order, `at` a step of the loop, after the values of the one before.
+
+        A `peak` is the bound of this step's values, or of all since the loop began.
+        """
+        step, earlier = at or (0, {})
         for node in nodes:
-            args = [found[a] for a in node.args]
-            if node.op == "peak":
-                before = (earlier or {}).get(node.name)
-                seed = self.seed(node.name, _label(place[0]), place[1])
-                found[node.name] = self.peak(node, args[0], seed, before)
-            else:
-                made = self.reading[node.op](node, args)
+            if node.op != "peak":
+                made = self.reading[node.op](node, [found[a] for a in node.args])
                 found.update(zip((v.name for v in node.outs), made, strict=True))
+                continue
+            x, seed = found[node.args[0]], self.seed(node.name, point, step)
+            bound = self.arithmetic.peak(self.arithmetic.lift(x), x.dims.index(node.over), seed)
+            if earlier:
+                bound = self.arithmetic.higher(earlier[node.name].parts, bound)
+            dims = tuple(d for d in x.dims if d != node.over)
+            found[node.name] = self.arithmetic.made(node, dims, bound)
 
-    def peak(self, node: Node, x: Array, seed: int, before: Array | None) -> Array:
-        """Return the running bound of `x` along the dim of a `peak`."""
-        parts = self.arithmetic.peak(self.arithmetic.lift(x), x.dims.index(node.over), seed)
-        if before is not None:
-            parts = self.arithmetic.higher(before.parts, parts)
-        return self.arithmetic.made(node, tuple(d for d in x.dims if d != node.over), parts)
-
-    def seed(self, name: str, block: str, step: int = 0) -> int:
+    def seed(self, name: str, point: Point, step: int = 0) -> int:
         """Return a number for a value of this kernel in one block and step, for none other."""
+        block = " ".join(f"{axis}={i}" for axis, i in point.items())
         return crc32(f"{self.kernel}.{name} {block} step {step}".encode())
 
     def accumulate(self, found: Found, earlier: Found) -> None:
         """Add this iteration's values to those carried across the loop."""
-        for node in self.carried:
+        for node in self.body.of(*_CARRIED):
             new = found[node.args[0]]
             if earlier and node.op != "last":
                 old = earlier[node.name]
@@ -173,9 +135,8 @@ class _Launch:
         """Return a + b, which a machine would keep in the same registers."""
         if a.dims != b.dims or a.parts[0].shape != b.parts[0].shape:
             raise GraphError(f"{node.name}: accumulates tiles of different shapes")
-        return self.arithmetic.made(
-            node, a.dims, self.arithmetic.elementwise["add"](a.parts, b.parts)
-        )
+        parts = self.arithmetic.elementwise["add"](a.parts, b.parts)
+        return self.arithmetic.made(node, a.dims, parts)
 
     def rescaled(self, x: Array, old: Array, new: Array) -> Array:
         """Return x * exp(old - new)."""
@@ -185,24 +146,26 @@ class _Launch:
         return replace(x, parts=parts, real=True)
 
     def join(self, blocks: Sequence[tuple[Point, Found]]) -> None:
-        """Run what comes after the blocks have combined: node by node, in all blocks."""
+        """Run what comes after the blocks have combined: node by node, in all blocks.
+
+        Teams of blocks that differ only along the reduced axis sum their values.
+        """
         for node in self.phases[Phase.JOINED]:
             if not node.op.startswith("combine"):
                 for point, found in blocks:
-                    self.evaluate([node], found, (point, 0))
+                    self.evaluate([node], found, point)
                 continue
-            # Teams of blocks that differ only along the reduced axis sum their values.
             axes = [a.name for a in self.space.reduced if a.dim == node.over]
-            teams: dict[str, list[Found]] = {}
+            teams: dict[tuple[tuple[str, int], ...], list[Found]] = {}
             for point, found in blocks:
-                others = {name: i for name, i in point.items() if name not in axes}
-                teams.setdefault(_label(others), []).append(found)
+                place = tuple((name, i) for name, i in point.items() if name not in axes)
+                teams.setdefault(place, []).append(found)
             for place, team in teams.items():
-                total = self.total(node, team, place)
+                total = self.total(node, team, dict(place))
                 for found in team:
                     found[node.name] = total
 
-    def total(self, node: Node, team: Sequence[Found], place: str) -> Array:
+    def total(self, node: Node, team: Sequence[Found], place: Point) -> Array:
         """Return the sum over one team of blocks, for their common peak if it has peaks."""
         values = [found[node.args[0]] for found in team]
         if node.op == "combine_rescaled":
@@ -210,7 +173,7 @@ class _Launch:
             if len({p.parts[0].shape for p in peaks}) > 1:
                 raise GraphError("blocks combine values with peaks of different shapes")
             each = zip(*(p.parts for p in peaks), strict=True)
-            stacked: Parts = tuple(np.stack(same, axis=-1) for same in each)
+            stacked = tuple(np.stack(same, axis=-1) for same in each)
             seed = self.seed(f"common {node.args[1]}", place)
             parts = self.arithmetic.peak(stacked, stacked[0].ndim - 1, seed)
             common = replace(peaks[0], parts=parts, real=True)
@@ -242,12 +205,15 @@ class _Launch:
     ) -> None:
         """Write a tile to its place, `at` a step of the loop.
 
-        What several blocks or steps store in one place must be the same: any may be the last.
+        What several blocks or steps store in one place must be the same: any may be the last. What
+        nobody has stored is no computation's result: nan, or -1 where numbers are residues.
         """
+        poisons = [np.nan if p.dtype.kind == "f" else -1 for p in tile.parts]
         if node.name not in self.stored:
             parts = {parts_of(a.dim): count(a, self.sizes[a.dim]) for a in self.space.reduced}
             shape = [{**self.sizes, **parts}[d] for d in node.out.type.names]
-            poison = tuple(np.full(shape, _poison(p), p.dtype) for p in tile.parts)
+            made = zip(tile.parts, poisons, strict=True)
+            poison = tuple(np.full(shape, nothing, p.dtype) for p, nothing in made)
             self.stored[node.name] = replace(tile, dims=node.out.type.names, parts=poison)
         stored = self.stored[node.name]
         if len(tile.parts) < len(stored.parts):  # some blocks rescale, others had no need to
@@ -258,20 +224,10 @@ class _Launch:
             place = self.tile(place, node.loop_cut, *at)
         for old, new in zip(place.parts, tile.parts, strict=False):
             if old.shape != new.shape:
-                raise GraphError(
-                    f"{node.name}: a tile of shape {new.shape} does not fit {old.shape}"
-                )
-            untouched = np.isnan(old) if old.dtype.kind == "f" else old == _poison(old)
+                shapes = f"a tile of shape {new.shape} does not fit {old.shape}"
+                raise GraphError(f"{node.name}: {shapes}")
+            untouched = np.isnan(old) if old.dtype.kind == "f" else old == -1
             shared = at is not None or None in node.cuts
             if shared and not (untouched | (old == new)).all():
                 raise GraphError(f"{node.name}: blocks store different values in one place")
             old[...] = new
-
-
-def _label(point: Point) -> str:
-    return " ".join(f"{name}={i}" for name, i in point.items())
-
-
-def _poison(part: Part) -> float:
-    """Return what no computation yields: nan, or -1 where numbers are residues."""
-    return np.nan if part.dtype.kind == "f" else -1

@@ -9,20 +9,11 @@ that does not fill its last wave evenly stretches all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 
-from mirage_kernels.generator.ir import (
-    Graph,
-    Kind,
-    Node,
-    Phase,
-    count,
-    ops_of_kind,
-    parts_of,
-    phases_of,
-)
-from mirage_kernels.generator.meaning.walk import Reading, Rule, walk
+from mirage_kernels.generator.ir import OPS, Graph, Kind, Node, Phase, count, parts_of, phases_of
+from mirage_kernels.generator.meaning.walk import Reading, Rule, reading, walk
 from mirage_kernels.generator.target import Target
 
 # Elementwise ops that cost a multiply-add; others take a division or a special function.
@@ -44,52 +35,51 @@ class Work:
         return prod(n for _, n in self.extents)
 
 
-def _joined(args: Sequence[Work], without: str = "") -> tuple[tuple[str, int], ...]:
-    dims = {d: n for a in args for d, n in a.extents}
-    return tuple((d, n) for d, n in dims.items() if d != without)
-
-
-def _elementwise(node: Node, args: Sequence[Work]) -> list[Work]:
-    extents = _joined(args)
-    each = 1 if node.op in CHEAP else FUNCTION
-    return [Work(extents, operations=each * prod(n for _, n in extents))]
-
-
-def _reduced(node: Node, args: Sequence[Work]) -> list[Work]:
-    extents, products = _joined(args, node.over), prod(n for _, n in _joined(args))
-    if node.op != "contract":
-        return [Work(extents, operations=products)]
-    kept = [{d for d, _ in a.extents} - {node.over} for a in args]
-    if kept[0] == kept[1]:  # rows times the same rows: nothing for a matrix unit
-        return [Work(extents, operations=2 * products)]
-    return [Work(extents, flops=2 * products)]
-
-
 def cost_reading(sizes: Mapping[str, int]) -> Reading[Work]:
     """Return the reading into work, at the given extents of whole tensors."""
 
     def whole(node: Node, args: Sequence[Work]) -> list[Work]:
         return [Work(tuple((d, sizes[d]) for d in v.type.names)) for v in node.outs]
 
-    def same(node: Node, args: Sequence[Work]) -> list[Work]:
-        return [Work(args[0].extents)]
+    def elementwise(node: Node, args: Sequence[Work]) -> list[Work]:
+        made = Work(tuple({d: n for a in args for d, n in a.extents}.items()))
+        each = 1 if node.op in CHEAP else FUNCTION
+        return [replace(made, operations=each * made.elements)]
 
-    def carried(node: Node, args: Sequence[Work]) -> list[Work]:
-        return [Work(args[0].extents, operations=args[0].elements)]
+    def reduced(node: Node, args: Sequence[Work]) -> list[Work]:
+        extents = {d: n for a in args for d, n in a.extents}
+        products = prod(extents.values())
+        extents.pop(node.over, None)
+        made = Work(tuple(extents.items()))
+        if node.op != "contract":
+            return [replace(made, operations=products)]
+        kept = [{d for d, _ in a.extents} - {node.over} for a in args]
+        if kept[0] == kept[1]:  # rows times the same rows: nothing for a matrix unit
+            return [replace(made, operations=2 * products)]
+        return [replace(made, flops=2 * products)]
+
+    def same(node: Node, args: Sequence[Work]) -> list[Work]:
+        each = 1 if OPS[node.op].kind is Kind.CARRY and node.op != "last" else 0
+        return [Work(args[0].extents, operations=each * args[0].elements)]
 
     def thread(node: Node, args: Sequence[Work]) -> list[Work]:
         assert node.body is not None
         found = walk(node.body, args, cost_reading(sizes))
-        made = [found[n.name] for n in node.body.nodes if n.op != "input"]
-        total = sum(w.operations for w in made)
+        total = sum(found[n.name].operations for n in node.body.nodes if n.op != "input")
         return [Work(found[node.body.outputs[0]].extents, operations=total)]
 
-    rules: dict[str, Rule[Work]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), _elementwise)
-    rules |= dict.fromkeys(("const", "size", "iota", "block"), whole)
-    rules |= dict.fromkeys(ops_of_kind(Kind.CARRY), carried)
-    rules |= dict.fromkeys(("output", "last"), same)
-    rules |= dict.fromkeys(("sum", "contract", "peak"), _reduced)
-    return rules | {"thread": thread}
+    rules: dict[Kind | str, Rule[Work]] = {
+        Kind.SOURCE: whole,
+        Kind.ELEMENTWISE: elementwise,
+        Kind.REDUCE: reduced,
+        Kind.STABILISER: reduced,
+        Kind.CONTRACT: reduced,
+        Kind.CARRY: same,
+        Kind.OUTPUT: same,
+        "block": whole,
+        "thread": thread,
+    }
+    return reading(rules)
 
 
 @dataclass(frozen=True)
@@ -111,9 +101,8 @@ def estimate(graph: Graph, sizes: Mapping[str, int], on: Target) -> Estimate:
 
 
 def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> Estimate:
-    types = [
-        graph.values[v].type for v in dict.fromkeys((*node.args, *(v.name for v in node.outs)))
-    ]
+    names = dict.fromkeys((*node.args, *(v.name for v in node.outs)))
+    types = [graph.values[v].type for v in names]
     moved = sum(t.dtype.bytes * prod(sizes[d] for d in t.names) for t in types)
     times = {"memory": moved / on.memory_bytes_per_us}
     if node.body is None or node.body.space is None:
@@ -121,28 +110,23 @@ def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> E
         return _slowest(times, cost_reading(sizes)[node.op](node, whole)[0], 1.0, on)
     body, space = node.body, node.body.space
     blocks, steps = prod(count(a, sizes[a.dim]) for a in space.grid), space.steps(sizes)
-    tiles = [
-        Work(tuple((d.name, min(d.size, sizes[d.name])) for d in n.out.type.dims))
-        for n in body.inputs
-    ]
-    tile_bytes = [
-        t.elements * n.out.type.dtype.bytes for n, t in zip(body.inputs, tiles, strict=True)
-    ]
-    if sum(tile_bytes) > on.shared_bytes:
+    tiles, held, loaded = [], 0, 0
+    for n in body.inputs:
+        extents = ((d.name, min(d.size, sizes[d.name])) for d in n.out.type.dims)
+        tiles.append(Work(tuple(extents)))
+        tile_bytes = tiles[-1].elements * n.out.type.dtype.bytes
+        held, loaded = held + tile_bytes, loaded + tile_bytes * (steps if n.loop_cut else 1)
+    if held > on.shared_bytes:
         return Estimate(inf, "shared memory")
-    repeats = (steps if n.loop_cut else 1 for n in body.inputs)
-    loaded = sum(b * r for b, r in zip(tile_bytes, repeats, strict=True))
     times["cache"] = blocks * loaded / on.l2_bytes_per_us
     found, phases = walk(body, tiles, cost_reading(sizes)), phases_of(body)
     flops = operations = 0.0  # of one block
-    for made in body.nodes:
-        if made.op != "input":
-            looped = phases[made.name] is Phase.LOOP or made.op in ("accum", "accum_rescaled")
-            flops += found[made.name].flops * (steps if looped else 1)
-            operations += found[made.name].operations * (steps if looped else 1)
+    for made in (n for n in body.nodes if n.op != "input"):
+        looped = phases[made.name] is Phase.LOOP or made.op in ("accum", "accum_rescaled")
+        flops += found[made.name].flops * (steps if looped else 1)
+        operations += found[made.name].operations * (steps if looped else 1)
     waves = -(-blocks // on.multiprocessors) * on.multiprocessors / blocks
-    total = Work((), flops * blocks, operations * blocks)
-    return _slowest(times, total, waves, on)
+    return _slowest(times, Work((), flops * blocks, operations * blocks), waves, on)
 
 
 def _slowest(times: dict[str, float], work: Work, stretch: float, on: Target) -> Estimate:

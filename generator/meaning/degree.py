@@ -14,11 +14,11 @@ from dataclasses import replace
 from functools import reduce
 from itertools import combinations_with_replacement
 
-from mirage_kernels.generator.ir import Axis, Graph, Kind, Node, Space, count, ops_of_kind, parts_of
+from mirage_kernels.generator.ir import Axis, Graph, Kind, Node, Space, count, parts_of
 from mirage_kernels.generator.meaning import expsums
 from mirage_kernels.generator.meaning.expsums import Coordinates, Extents, Fraction
 from mirage_kernels.generator.meaning.field import WHOLE_BELOW
-from mirage_kernels.generator.meaning.walk import Reading, Rule, results
+from mirage_kernels.generator.meaning.walk import Reading, Rule, reading, results
 
 _RULES: dict[str, Callable[..., Fraction]] = {  # from the node's name and its operands
     "neg": lambda name, a: a,
@@ -29,7 +29,10 @@ _RULES: dict[str, Callable[..., Fraction]] = {  # from the node's name and its o
     "mul": lambda name, a, b: a * b,
     "div": lambda name, a, b: a / b,
     "rsqrt": lambda name, a: expsums.number(1) / a.called("sqrt", name),
-    "max": lambda name, a, b: expsums.maximum(a, b, name),
+    # A random function of two numbers in any order: f(f(a) + f(b)).
+    "max": lambda name, a, b: (a.called("max", f"{name}.0") + b.called("max", f"{name}.1")).called(
+        "max", name
+    ),
     "less": lambda name, a, b: expsums.mask(a, b),
     "both": lambda name, a, b: expsums.mask(a, b),
     "where": lambda name, *args: expsums.where(*args),
@@ -68,10 +71,18 @@ def degree_reading(sizes: Extents) -> Reading[Fraction]:
     def inside(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         raise AssertionError(f"{node.op} outside of a block graph")
 
-    rules: dict[str, Rule[Fraction]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), elementwise)
-    rules |= dict.fromkeys(ops_of_kind(Kind.CARRY, Kind.OUTPUT), inside)
-    rules |= dict.fromkeys(("const", "size", "iota"), source)
-    rules |= {"sum": total, "contract": total, "peak": peak, "block": nested, "thread": nested}
+    rules = reading(
+        {
+            Kind.SOURCE: source,
+            Kind.ELEMENTWISE: elementwise,
+            Kind.REDUCE: total,
+            Kind.STABILISER: peak,
+            Kind.CONTRACT: total,
+            Kind.CARRY: inside,
+            Kind.GRAPH: nested,
+            Kind.OUTPUT: inside,
+        }
+    )
     return rules
 
 
@@ -87,39 +98,39 @@ class _Block:
     def run(self, args: Sequence[Fraction], outside: Reading[Fraction]) -> list[Fraction]:
         """Return the block graph's results as whole tensors."""
         assert self.kernel.body is not None
-        rules: dict[str, Rule[Fraction]] = {
-            "output": self.output,
-            "peak": self.peak,
-            "last": lambda node, args: [args[0].at_one(self.carried(node)[0])],
-            **dict.fromkeys(("accum", "accum_rescaled", "combine", "combine_rescaled"), self.total),
-        }
+        carried = ("accum", "accum_rescaled", "combine", "combine_rescaled", "last")
+        rules: dict[str, Rule[Fraction]] = dict.fromkeys(carried, self.carried)
+        rules |= {"output": self.output, "peak": self.peak}
         inputs = [self.input(n, a) for n, a in zip(self.kernel.body.inputs, args, strict=True)]
         return results(self.kernel.body, inputs, {**outside, **rules})
 
-    def input(self, node: Node, whole: Fraction) -> Fraction:
-        """Return the tile of a tensor that an imap and fmap give a block in one step."""
-        within, axes = dict(whole.along), dict[str, dict[str, int]]()
+    def cuts(self, node: Node) -> dict[str, dict[str, Axis]]:
+        """Return by dim the axes that cut it in an input or output."""
+        found: dict[str, dict[str, Axis]] = {}
         for axis, dim in zip(self.space.axes, (*node.cuts, node.loop_cut), strict=False):
             if dim is not None:
-                size, times = within.get(dim, 1), self.counts[_at(axis)]
-                within[dim] = min(axis.tile, size) if dim == axis.dim else -(-size // times)
-                axes.setdefault(dim, {})[_at(axis)] = times
+                found.setdefault(dim, {})[_at(axis)] = axis
+        return found
+
+    def input(self, node: Node, whole: Fraction) -> Fraction:
+        """Return the tile of a tensor that an imap and fmap give a block in one step."""
+        cuts, along = self.cuts(node), dict[str, int]()
+        for dim, size in whole.along.items():
+            for at, axis in cuts.get(dim, {}).items():
+                size = min(axis.tile, size) if dim == axis.dim else -(-size // self.counts[at])
+            along |= {dim: size, **{at: self.counts[at] for at in cuts.get(dim, {})}}
 
         def seen(coordinates: Coordinates) -> Coordinates:
-            return coordinates | {axis for c in coordinates for axis in axes.get(c, ())}
+            return coordinates | {at for c in coordinates for at in cuts.get(c, ())}
 
-        along: dict[str, int] = {}
-        for dim in whole.along:
-            along |= {dim: within[dim], **axes.get(dim, {})}
         return whole.moved(seen, along, prefix=f"{self.kernel.name}.{node.name}:")
 
     def output(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         """Return the tensor whose tiles blocks and steps store."""
         (tile,) = args
         sizes = {**self.sizes, **{parts_of(a.dim): self.counts[_at(a)] for a in self.space.reduced}}
-        whole = {d: sizes[d] for d in node.out.type.names}
-        axes = list(zip(self.space.axes, (*node.cuts, node.loop_cut), strict=False))
-        cuts = {d: frozenset(_at(a) for a, cut in axes if cut == d) for d in whole}
+        whole, axes = {d: sizes[d] for d in node.out.type.names}, self.cuts(node)
+        cuts = {d: frozenset(axes.get(d, ())) for d in whole}
 
         def left(coordinates: Coordinates) -> Coordinates:
             return frozenset(d for d in whole if d in coordinates or cuts[d] & coordinates)
@@ -135,16 +146,16 @@ class _Block:
         rows = {c: n for c, n in args[0].along.items() if c != node.over}
         return [expsums.variable(rows | {_at(a): self.counts[_at(a)] for a in self.space.grid})]
 
-    def carried(self, node: Node) -> list[str]:
-        """Return the axes along which values are carried: the loop, or the blocks' own."""
-        if node.op.startswith("combine"):
-            return [_at(a) for a in self.space.reduced if a.dim == node.over]
-        assert self.space.loop is not None
-        return [_at(self.space.loop)]
-
-    def total(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+    def carried(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        """Return a sum along the loop or along the blocks' own axes, or the last step's value."""
+        axes = tuple(a for a in self.space.reduced if a.dim == node.over)
+        if not node.op.startswith("combine"):
+            assert self.space.loop is not None
+            axes = (self.space.loop,)
+        if node.op == "last":
+            return [args[0].at_one(_at(axes[0]))]
         value = args[0].rescaled(args[1]) if node.op.endswith("rescaled") else args[0]
-        for axis in self.carried(node):
+        for axis in map(_at, axes):
             value = value.total(axis, self.counts[axis])
         return [value]
 
@@ -163,22 +174,18 @@ def failure_probability(spec: Graph, candidate: Graph, sizes: Extents, p: int) -
     same = [n.name for n in spec.inputs] == [n.name for n in candidate.inputs]
     if same and spec.of("exp"):
         chosen += [i for i, n in enumerate(spec.inputs) if n.out.type.dtype.is_real]
-    return min(_probability((spec, candidate), sizes, p, i) for i in chosen)
-
-
-def _probability(graphs: tuple[Graph, Graph], sizes: Extents, p: int, chosen: int | None) -> float:
-    found = []
-    for graph in graphs:
-        inputs = []
-        for i, type_ in enumerate(n.out.type for n in graph.inputs):
-            along = {d: sizes[d] for d in type_.names}
-            largest = max(sizes.values(), default=1)
-            real, tied = type_.dtype.is_real, i == chosen
-            inputs.append(
-                expsums.variable(along, tied=tied) if real else expsums.number(largest, along)
-            )
-        found.append(results(graph, inputs, degree_reading(sizes)))
-    return max(_differing(a, b, p) for a, b in zip(*found, strict=True))
+    largest, bounds = max(sizes.values(), default=1), list[float]()
+    for tied in chosen:
+        found = []
+        for graph in (spec, candidate):
+            inputs = []
+            for i, type_ in enumerate(n.out.type for n in graph.inputs):
+                along = {d: sizes[d] for d in type_.names}
+                drawn = expsums.variable(along, tied=i == tied)
+                inputs.append(drawn if type_.dtype.is_real else expsums.number(largest, along))
+            found.append(results(graph, inputs, degree_reading(sizes)))
+        bounds.append(max(_differing(a, b, p) for a, b in zip(*found, strict=True)))
+    return min(bounds)
 
 
 def _differing(a: Fraction, b: Fraction, p: int) -> float:

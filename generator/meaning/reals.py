@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from mirage_kernels.generator.ir import DType, Node
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.meaning.arrays import Arithmetic, Part, Parts
 
 Real = npt.NDArray[np.floating]
@@ -80,8 +80,8 @@ FLOAT64 = Arithmetic(
 
 def round_to(x: Real, dtype: DType) -> npt.NDArray[np.float32]:
     """Return `x` rounded to the values that `dtype` can hold, as float32."""
-    wide = np.asarray(x, np.float32)
     with np.errstate(over="ignore"):
+        wide = np.asarray(x, np.float32)
         if dtype is DType.FP16:
             return wide.astype(np.float16).astype(np.float32)
     if dtype is not DType.BF16:
@@ -89,11 +89,6 @@ def round_to(x: Real, dtype: DType) -> npt.NDArray[np.float32]:
     bits = wide.view(np.uint32)
     nearest_even = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) & np.uint32(0xFFFF0000)
     return np.where(np.isfinite(wide), nearest_even.view(np.float32), wide)
-
-
-def _finish_stored(node: Node, parts: Parts) -> Parts:
-    with np.errstate(over="ignore"):
-        return (round_to(np.asarray(parts[0], np.float32), node.out.type.dtype),)
 
 
 def _wide(x: Parts) -> Parts:
@@ -108,5 +103,5 @@ STORAGE = replace(
     total=lambda x, axis: _sum(_wide(x), axis),
     matmul=lambda a, b: FLOAT64.matmul(_wide(a), _wide(b)),
     number=lambda data: (np.asarray(data, np.float32),),
-    finish=_finish_stored,
+    finish=lambda node, parts: (round_to(parts[0], node.out.type.dtype),),
 )

@@ -23,8 +23,8 @@ keep that order; so exponents, radicands and denominators decide between product
 into the target. Between functions and denominators a context only adds, multiplies and divides:
 it makes part * c / d + rest. So `part`, times one product, must be among the products of a place:
 the target, or a place's exponent, radicand, denominator or function's argument. That is decided
-exactly, but for quotients of very large sums: there `fallback` is asked, and without one the answer
-is True, as nothing equivalent may be pruned. Tests check both decisions by other means (z3).
+exactly, but for quotients of very large sums: there the answer is True, as nothing equivalent may
+be pruned. Tests check both decisions by other means (z3).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import compress
+from typing import ClassVar
 
 Product = tuple[int, int, int, int]  # atoms; exponent, radicand and denominator by number
 Sum = tuple[int, ...]  # products by number, sorted, each as often as it is added
 Rank = tuple["int | Rank", ...]
 Atom = tuple[str, ...] | tuple[str, str, tuple[int, ...]]
-Fallback = Callable[["Terms", int, int], bool]
 
 ZERO = 0  # the empty sum: no expression's value, stands for "no exponent"
 ONE = 1
@@ -54,8 +54,8 @@ class UndecidedError(Exception):
 class Terms:
     """An interning table: a term is a number, equal terms are one; `table` holds their products."""
 
+    one: ClassVar[int] = ONE  # the term of a product of nothing: 1 / x is div(one, x)
     largest: int = 1 << 14  # products of a sum that is still divided by a sum
-    fallback: Fallback | None = None  # whether (terms, target, part) is kept where undecided
     table: list[Sum] = field(default_factory=lambda: [(), (0,)])
     products: list[Product] = field(default_factory=lambda: [EMPTY])
     atoms: list[Atom] = field(default_factory=list)
@@ -70,11 +70,6 @@ class Terms:
         )
         for operation in once:  # the same question is answered once
             setattr(self, operation.__name__, cache(operation))
-
-    @property
-    def one(self) -> int:
-        """Return the term of a product of nothing: 1 / x is div(one, x)."""
-        return ONE
 
     def leaf(self, kind: str, *words: str) -> int:
         """Return the term of an input, constant, extent or summation factor."""
@@ -102,16 +97,6 @@ class Terms:
         """Return a / b, for which nothing is cancelled."""
         below = self._product((1, ZERO, ONE, b))
         return self._value([self._join(x, below) for x in self.table[a]])
-
-    def difference(self, whole: int, part: int) -> int | None:
-        """Return r with part + r = whole (`ZERO` if they are equal), None if there is none."""
-        if part == ZERO:
-            return whole
-        left = Counter(self.table[whole])
-        left.subtract(self.table[part])
-        if min(left.values(), default=-1) < 0:
-            return None
-        return self._value(list(left.elements()))
 
     def quotient(self, whole: int, divisor: int) -> int | None:
         """Return q with divisor * q = whole by long division, None if there is none.
@@ -147,9 +132,11 @@ class Terms:
         atoms_out, exponent_out, radicand_out, denominator_out = self.products[divisor]
         if atoms % atoms_out:
             return None
-        exponent_left = self.difference(exponent, exponent_out)
-        if exponent_left is None:
+        exponents = Counter(self.table[exponent])
+        exponents.subtract(self.table[exponent_out])
+        if min(exponents.values(), default=0) < 0:
             return None
+        exponent_left = self._value(list(exponents.elements()))
         radicand_left = self.quotient(radicand, radicand_out)
         if radicand_left is None:
             return None
@@ -162,13 +149,10 @@ class Terms:
         """Return the product of two products."""
         atoms, exponent, radicand, denominator = self.products[x]
         more_atoms, more_exponent, more_radicand, more_denominator = self.products[y]
+        exponents = self.add(exponent, more_exponent)
+        below = self.mul(denominator, more_denominator)
         return self._product(
-            (
-                atoms * more_atoms,
-                self.add(exponent, more_exponent),
-                self.mul(radicand, more_radicand),
-                self.mul(denominator, more_denominator),
-            )
+            (atoms * more_atoms, exponents, self.mul(radicand, more_radicand), below)
         )
 
     def _rank(self, product: int) -> Rank:
@@ -182,27 +166,23 @@ class Terms:
         return (atoms, *map(tuple, ranks))
 
     def contains(self, target: int, part: int) -> bool:
-        """Return whether `part` can be a sub-expression of something equal to `target`."""
-        try:
-            return self._stands(target, part)
-        except UndecidedError:
-            return self.fallback is None or self.fallback(self, target, part)
+        """Return whether `part` can be a sub-expression of something equal to `target`.
 
-    def _stands(self, target: int, part: int) -> bool:
-        """Return whether a place holds the products of `part` times one product."""
-        products = self.table[part]
+        A place then holds the products of `part` times one product.
+        """
         fits: list[tuple[Counter[int], int]] = []
-        for product in products:
-            fits = self._fits(target, product)
-            if not fits:
-                return False
-        if len(products) == 1:
+        try:
+            for product in self.table[part]:
+                fits = self._fits(target, product)
+                if not fits:
+                    return False
+        except UndecidedError:
             return True
-        counts = Counter(products).items()
-        for content, factor in fits:
-            if all(content.get(self._join(p, factor), 0) >= n for p, n in counts):
-                return True
-        return False
+        counts = Counter(self.table[part]).items()
+        return len(self.table[part]) == 1 or any(
+            all(content.get(self._join(p, factor), 0) >= n for p, n in counts)
+            for content, factor in fits
+        )
 
     def _fits(self, target: int, product: int) -> list[tuple[Counter[int], int]]:
         """Return where a product stands: in which content, times which product."""
@@ -229,8 +209,7 @@ class Terms:
                 found[term] = None
                 for product in self.table[term]:
                     todo += self.products[product][1:]
-                    for atom in self.factors(product):
-                        todo += self.arguments(atom)
+                    todo += (a for atom in self.factors(product) for a in self.arguments(atom))
         return list(found)
 
     def occurrences(self, term: int) -> Counter[str]:
@@ -241,14 +220,13 @@ class Terms:
         """
         found = Counter[str]()
         for product in self.table[term]:
+            inner = [v for v in self.products[product][1:] if v not in (ZERO, ONE)]
             for atom in self.factors(product):
                 if atom[0] == "input":
                     found[str(atom[1])] += 1
-                for argument in self.arguments(atom):
-                    found.update(self.occurrences(argument))
-            for value in self.products[product][1:]:
-                if value not in (ZERO, ONE):
-                    found.update(self.occurrences(value))
+                inner += self.arguments(atom)
+            for value in inner:
+                found.update(self.occurrences(value))
         return found
 
     def factors(self, product: int) -> Iterator[Atom]:

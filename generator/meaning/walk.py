@@ -6,11 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.ir import Graph, Node
+from mirage_kernels.generator.ir import Graph, Kind, Node, ops_of_kind
 
 V = TypeVar("V")
 Rule = Callable[[Node, Sequence[V]], Sequence[V]]
 Reading = Mapping[str, Rule[V]]  # what every op means in one algebra: from operands to results
+
+
+def reading(rules: Mapping[Kind | str, Rule[V]]) -> dict[str, Rule[V]]:
+    """Return rules by op of rules by kind and op; an op's own rule counts before its kind's."""
+    of_kinds = {k: rule for k, rule in rules.items() if isinstance(k, Kind)}
+    found = {op: rule for kind, rule in of_kinds.items() for op in ops_of_kind(kind)}
+    found.pop("input", None)  # which the walk binds
+    return found | {op: rule for op, rule in rules.items() if isinstance(op, str)}
 
 
 def walk(graph: Graph, inputs: Sequence[V], reading: Reading[V]) -> dict[str, V]:

@@ -34,29 +34,22 @@ class HardwareParameters:
     bulk_cycles: float = 8 * _SIMPLE  # issue a bulk copy and announce its bytes, a lead
     convert_cycles: float = _CONVERT  # two values from fp32 to fp16
     shuffle_cycles: float = _SHUFFLE
-    transpose_cycles: float = _SHUFFLE  # movmatrix: one register of every lane, a lead
     barrier_cycles: float = 40.0  # a lead
-    cluster_barrier_cycles: float = 800.0  # a lead: arrive and wait, twice, across multiprocessors
-    # Distributed shared memory: latency 180 cycles (arXiv 2402.13499). In our own kernels sums
-    # through it were 1.2 to 1.9 times slower than through shared memory (docs/measurements.md).
-    cluster_bytes: float = 32.0  # per cycle, a lead: a quarter of a block's own shared memory
     registers_per_thread: int = 250  # 240 do not spill, 264 do: docs/measurements.md
     spilled_cycles: float = 64.0  # per register, a lead: a store and a load of local memory
     # Per pass of a loop with loads straight to registers: docs/measurements.md, 14.8 against 13.9
     # us in 8 passes.
     exposed_cycles: float = 220.0
-    cluster_blocks: int = 8  # the portable size, CUDA C++ Programming Guide, thread block clusters
 
 
 # mma.sync elsewhere: the 2048 products of m16n8k16 over those of a cycle, by target.py's rates at
 # boost clocks: 1024 on sm_80, 256 on the GeForce parts. On sm_100 only tcgen05 reaches the
 # datasheet's rate; for mma.sync Hopper's is taken, a lead. Latencies stand as measured on Hopper:
-# leads for all others. fp32 add and multiply: 64 per cycle, the guide's column 8.0. Clusters begin
-# with 9.0.
+# leads for all others. fp32 add and multiply: 64 per cycle, the guide's column 8.0.
 _PARAMETERS = {
-    "sm_80": HardwareParameters(1410.0, 2048 / 1024, 32 / 64, cluster_blocks=1),
-    "sm_86": HardwareParameters(1695.0, 2048 / 256, cluster_blocks=1),
-    "sm_89": HardwareParameters(2520.0, 2048 / 256, cluster_blocks=1),
+    "sm_80": HardwareParameters(1410.0, 2048 / 1024, 32 / 64),
+    "sm_86": HardwareParameters(1695.0, 2048 / 256),
+    "sm_89": HardwareParameters(2520.0, 2048 / 256),
     "sm_90a": HardwareParameters(),
     "sm_100a": HardwareParameters(),
     "sm_120a": HardwareParameters(2407.0, 2048 / 256),

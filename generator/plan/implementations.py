@@ -1,38 +1,35 @@
 """The implementations of each operator of a block graph: by op kind, in every layout that fits.
 
-A conversion brings a value from the layout that it is made in to one that is wanted.
+A conversion brings a value from the layout that it is made in to one that is wanted. What lowering
+refuses (running maxima, sums over blocks) has no implementation.
 
 elementwise   any layout; operands aligned with it
-sum, peak     any layout; if the summed dim is partitioned over the warps, each has a partial sum
+sum           any layout; if the summed dim is partitioned over the warps, each has a partial sum
 contract      operands as rows | contracted dim, either one on the M side, in one lane map, any one
               dim partitioned over the warps; makes an mma fragment of M rows | N rows
 accum         in the layout of what is added
-combine       over all blocks through distributed shared memory, or device memory
 input         one of the offered copies into shared memory, or straight into registers
 output        from any fragment, at the cost of the sectors it touches
 conversion    shared -> registers: a staged tile; a barrier unless each warp reads its own part or
               an mbarrier reports the copy
               registers -> shared -> registers: stored by all threads, read by others, a barrier
               between; partial sums of warps lie side by side and are added up by the readers
-              [a | b] -> [b | a] of mma: movmatrix, inside the warp
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
-from mirage_kernels.generator.ir import OPS, Kind, Node, Phase, count
-from mirage_kernels.generator.plan.blocks import Block
-from mirage_kernels.generator.plan.instruction_costs import Cost, InstructionCosts
+from mirage_kernels.generator.ir import OPS, Kind, Node, Phase
+from mirage_kernels.generator.plan.costs import Block, Cost
 from mirage_kernels.generator.plan.integer_program import Implementation, Latency
 from mirage_kernels.generator.plan.layouts import (
     UNIFORM,
     Copy,
     Fragment,
     Lanes,
-    Place,
     Stored,
     Swizzle,
     ValueLayout,
@@ -73,10 +70,10 @@ def fragments_of(block: Block, lanes: Sequence[Lanes]) -> tuple[Fragment, ...]:
 
     for node in block.body.of("contract"):
         over = (node.over,) if block.tile.extents[node.over] > 1 else ()
-        both = operand_rows(block, node) or ()
-        for own, other in (both, both[::-1]) if both else ():
+        both = operand_rows(block, node)
+        for own, other in (both, both[::-1]) if set(both[0]) != set(both[1]) else ():
             add(lanes, own, over)
-            add((Lanes.MMA,), own, tuple(d for d in other if d not in own))
+            add((Lanes.MMA,), own, other)
     covered = [set(f.dims) for f in found]
     for node in block.body.nodes:
         dims = block.dims(node.name) if node.op != "output" else ()
@@ -85,36 +82,33 @@ def fragments_of(block: Block, lanes: Sequence[Lanes]) -> tuple[Fragment, ...]:
     return tuple(found)
 
 
-def operand_rows(block: Block, node: Node) -> tuple[Dims, Dims] | None:
-    """Return the rows of a contraction's operands; None where they are the same dims.
-
-    Dims of both operands that stay are a batch: they belong to the rows of both.
-    """
+def operand_rows(block: Block, node: Node) -> tuple[Dims, Dims]:
+    """Return the rows of a contraction's operands."""
     first, second = (tuple(d for d in block.dims(a) if d != node.over) for a in node.args)
-    return None if set(first) == set(second) else (first, second)
+    return first, second
 
 
 class Implementations:
     """The implementations of one block's operators."""
 
     def __init__(self, block: Block, offered: Offered) -> None:
-        self.block, self.offered, self.costs = block, offered, InstructionCosts(block)
+        self.block, self.offered, self.hw = block, offered, block.hardware
         self.fragments = fragments_of(block, offered.lanes)
         self.made: dict[str, list[ValueLayout]] = {}  # the layouts that a value may be made in
         self.rules: dict[Kind, Callable[[Node], Iterator[Implementation]]] = {
             Kind.SOURCE: self.source,
             Kind.ELEMENTWISE: self.aligned,
             Kind.REDUCE: self.aligned,
-            Kind.STABILISER: self.aligned,
             Kind.CONTRACT: self.contract,
-            Kind.CARRY: self.carry,
+            Kind.CARRY: self.accum,
             Kind.OUTPUT: self.output,
         }
 
     def of(self, node: Node) -> tuple[Implementation, ...]:
         """Return a node's implementations; nodes come in the order of the graph."""
         unique: dict[tuple[object, ...], Implementation] = {}
-        for made in self.rules[OPS[node.op].kind](node):
+        rule = self.rules.get(OPS[node.op].kind)
+        for made in rule(node) if rule else ():
             unique.setdefault((made.needs, made.makes, made.latencies), made)
         layouts = (layout for made in unique.values() for layout in made.makes)
         self.made[node.name] = list(dict.fromkeys(layouts))
@@ -135,105 +129,68 @@ class Implementations:
     def aligned(self, node: Node) -> Iterator[Implementation]:
         """Yield an operator whose operands lie aligned with its result: elementwise, or a sum.
 
-        A sum over a dim that is partitioned over the warps leaves each warp a partial sum; a
-        maximum that is one operand may be each warp's own.
+        A sum over a dim that is partitioned over the warps leaves each warp a partial sum.
         """
-        every = dict.fromkeys(d for a in node.args for d in self.block.dims(a))
-        dims = tuple(every) or self.block.dims(node.name)
-        summed, result = node.over in every, self.block.dims(node.name)
+        block, name = self.block, node.name
+        every = dict.fromkeys(d for a in node.args for d in block.dims(a))
+        dims, result = tuple(every), block.dims(name)
+        summed = node.over in every
         layouts = self.fitting(node, dims if summed else result)
         within_a_warp = [f for f in layouts if summed and f.lanes is not Lanes.STRIPED]
+        # Over lanes in every pass, or once where sums are carried on.
+        users = block.body.users(name)
+        once = users and all(u.op == "accum" for u in users)
         for layout in within_a_warp or layouts:
-            cost = self.often(node.name, self.costs.operator(node, layout.of(dims), summed=summed))
-            own = node.over if summed and layout.warp_dim == node.over else ""
+            whole, own = layout.of(dims), ""
             if summed:
-                # Over lanes in every pass, or once where sums are carried on.
-                users = self.block.body.users(node.name)
-                once = users and all(u.op == "accum" for u in users)
-                shuffles = self.costs.shuffles(layout.of(result), node.over in layout.rows)
-                cost += shuffles.times(self.block.rounds if once else self.block.times(node.name))
-            for operands in product(*(self.operand(a, layout) for a in node.args)):
-                partial = [o.partial for o in operands if o.partial not in ("", *result)]
-                made = layout.of(result, own or "".join(partial[:1]))
-                needs = tuple(zip(node.args, operands, strict=True))
-                yield Implementation(node.name, needs, (made,), cost)
-
-    def operand(self, value: str, layout: Fragment) -> list[Fragment]:
-        """Return the layouts of a value aligned with another; a maximum may be each warp's own."""
-        dims = self.block.dims(value)
-        own = layout.warp_dim in self.block.maximum_dims[value]
-        return [layout.of(dims, layout.warp_dim), layout.of(dims)] if own else [layout.of(dims)]
+                own = node.over if layout.warp_dim == node.over else ""
+                product_cost = block.map("mul", whole, 4) if node.op == "contract" else Cost()
+                # Rows lie in eight, columns in four lanes.
+                steps = 3 if node.over in layout.rows else 2
+                shuffles = block.elements(layout.of(result), steps * self.hw.shuffle_cycles)
+                cost = self.often(name, block.simple(whole) + product_cost)
+                cost += shuffles.times(block.rounds if once else block.times(name))
+            else:
+                cost = self.often(name, block.map(node.op, whole, block.width(name)))
+            needs = tuple((a, layout.of(block.dims(a))) for a in node.args)
+            yield Implementation(name, needs, (layout.of(result, own),), cost)
 
     def contract(self, node: Node) -> Iterator[Implementation]:
-        if operand_rows(self.block, node) is None:
-            yield from self.aligned(node)
-            return
-        dynamic = {d.name for t in self.block.types.values() for d in t.dims if d.dynamic}
-        pairs = [node.args, node.args[::-1]]  # for the M and the N side, static rows on M first
-        pairs.sort(key=lambda pair: bool(dynamic & ({*self.block.dims(pair[0])} - {node.over})))
-        for lanes, sides in product(self.offered.lanes, pairs[: 1 + self.offered.any_m_side]):
-            yield from self.tensor_cores(node, lanes, sides)
-
-    def tensor_cores(self, node: Node, lanes: Lanes, sides: Dims) -> Iterator[Implementation]:
         """Yield products on the tensor cores, one for each dim to partition over the warps."""
         block, over = self.block, node.over
-        depth = tuple(d for d in block.dims(sides[0]) if d == over)  # none if of extent 1
-        m_rows, n_rows = (tuple(d for d in block.dims(a) if d != over) for a in sides)
-        batch = set(m_rows) & set(n_rows)
-        columns = tuple(d for d in n_rows if d not in batch)
-        every = tuple(dict.fromkeys((*depth, *m_rows, *n_rows)))
-        warp_dims = every if self.offered.any_warp_dim else depth or every
-        for warp_dim in warp_dims or ("",):
-            m, n = (
-                Fragment(lanes, rows, depth, warp_dim).of((*rows, *depth))
-                for rows in (m_rows, n_rows)
-            )
-            made = Fragment(Lanes.MMA, m_rows, columns, warp_dim)
-            made = made.of(made.dims, over if warp_dim == over else "")
-            cost = self.costs.contract(m, n, over, block.tile.extent(batch))
-            needs = tuple(zip(sides, (m, n), strict=True))
-            yield Implementation(node.name, needs, (made,), self.often(node.name, cost))
-
-    # -- carries ---------------------------------------------------------------------------------
-
-    def carry(self, node: Node) -> Iterator[Implementation]:
-        """Yield sums over the loop, rescaled ones as well, and last values, as they are added."""
-        if node.op in ("combine", "combine_rescaled"):
-            yield from self.combine(node)
+        rows = operand_rows(block, node)
+        if set(rows[0]) == set(rows[1]):
+            yield from self.aligned(node)
             return
-        arg, *maximum = node.args
+        dynamic = {d.name for t in block.types.values() for d in t.dims if d.dynamic}
+        pairs = [node.args, node.args[::-1]]  # for the M and the N side, static rows on M first
+        pairs.sort(key=lambda pair: bool(dynamic & ({*block.dims(pair[0])} - {over})))
+        for lanes, sides in product(self.offered.lanes, pairs[: 1 + self.offered.any_m_side]):
+            depth = tuple(d for d in block.dims(sides[0]) if d == over)  # none if of extent 1
+            m_rows, n_rows = rows if sides == node.args else rows[::-1]
+            every = tuple(dict.fromkeys((*depth, *m_rows, *n_rows)))
+            warp_dims = every if self.offered.any_warp_dim else depth or every
+            for warp_dim in warp_dims or ("",):
+                m, n = (
+                    Fragment(lanes, rows, depth, warp_dim).of((*rows, *depth))
+                    for rows in (m_rows, n_rows)
+                )
+                made = Fragment(Lanes.MMA, m_rows, n_rows, warp_dim)
+                made = made.of(made.dims, over if warp_dim == over else "")
+                cost = self.often(node.name, block.contract(m, n, over))
+                needs = tuple(zip(sides, (m, n), strict=True))
+                yield Implementation(node.name, needs, (made,), cost)
+
+    def accum(self, node: Node) -> Iterator[Implementation]:
+        """Yield sums over the loop, in the layouts of what is added."""
+        if node.op != "accum":
+            return
+        (arg,) = node.args
         fused = self.block.body.producers[arg].op == "contract"  # an mma adds to what it is given
-        for layout in self.in_registers(arg):
-            spread = replace(layout, warp_dim=layout.warp_dim or layout.partial)
-            for operands in product([layout], *(self.operand(m, spread) for m in maximum)):
-                carried = 0 if node.op == "last" else self.block.tile.registers(layout, 4)  # fp32
-                cost = Cost(registers=carried)
-                if maximum:
-                    cost += self.often(arg, self.costs.rescale(*operands))
-                elif node.op == "accum" and not fused:
-                    cost += self.often(arg, self.costs.simple(layout))
-                needs = tuple(zip(node.args, operands, strict=True))
-                yield Implementation(node.name, needs, (layout,), cost)
-
-    def in_registers(self, value: str) -> list[Fragment]:
-        return [layout for layout in self.made[value] if isinstance(layout, Fragment)]
-
-    def combine(self, node: Node) -> Iterator[Implementation]:
-        """Yield the sum over blocks: near ones through distributed shared memory, else any."""
-        block, hw = self.block, self.block.hardware
-        assert block.body.space is not None
-        axis = next(a for a in block.body.space.reduced if a.dim == node.over)
-        near = count(axis, block.sizes[axis.dim]) <= hw.cluster_blocks
-        place = Place.CLUSTER if near else Place.DEVICE
-        waited = hw.cluster_barrier_cycles if near else block.on.launch_us * hw.cycles_per_us
-        latency = (f"combine over {node.over}", waited * block.rounds)
-        dims = block.dims(node.name)
-        makes = (Stored(place, dims, Swizzle.PADDED), Fragment(Lanes.STRIPED, dims, ()))
-        for layouts in product(*(self.in_registers(a) for a in node.args)):
-            if len({(f.partial, f.lanes) for f in layouts}) == 1:
-                needs = tuple(zip(node.args, layouts, strict=True))
-                cost = self.costs.combine(layouts[0], place).times(block.rounds)
-                yield Implementation(node.name, needs, makes, cost, (latency,))
+        for layout in (m for m in self.made[arg] if isinstance(m, Fragment)):
+            added = Cost() if fused else self.often(arg, self.block.simple(layout))
+            cost = Cost(registers=self.block.tile.registers(layout, 4)) + added  # fp32
+            yield Implementation(node.name, ((arg, layout),), (layout,), cost)
 
     # -- inputs and outputs ----------------------------------------------------------------------
 
@@ -247,113 +204,95 @@ class Implementations:
             yield Implementation(node.name, (), (UNIFORM,), Cost())
             return
         if node.op != "input":
-            yield from self.aligned(node)  # positions: counted where they are wanted
             return
-        type_ = self.block.types[self.block.tensor(node.name)]
+        type_ = self.block.tensor(node.name)
         last, width = type_.dims[-1], type_.dtype.bytes
         aligned = len(type_.dims) == 1 or (not last.dynamic and last.size * width % 16 == 0)
         aligned = aligned and self.block.tile.extents.get(last.name, 1) * width % 16 == 0
+        # The latency of device memory in every pass, where no pipeline hides it.
+        cycles = self.hw.exposed_cycles * self.block.times(node.name)
+        exposed = (("device memory", cycles),) if self.block.looped(node.name) else ()
         for copy in self.offered.copies:
             if copy is None:
-                yield from self.direct(node, type_.names)
+                yield from self.direct(node, last.name, exposed)
             elif copy is Copy.PLAIN or aligned:
-                yield from self.staged(node, type_.names, copy)
+                waits = exposed if copy is Copy.PLAIN else ()
+                yield from self.staged(node, type_.names, copy, waits)
 
-    def staged(self, node: Node, device: Dims, copy: Copy) -> Iterator[Implementation]:
+    def staged(
+        self, node: Node, device: Dims, copy: Copy, waits: tuple[Latency, ...]
+    ) -> Iterator[Implementation]:
         """Yield copies into shared memory: by swizzle, for the block or warp by warp."""
-        block = self.block
-        dims, width, looped = block.dims(node.name), block.width(node.name), block.looped(node.name)
+        block, dims, width = self.block, self.block.dims(node.name), self.block.width(node.name)
         order = tuple(d for d in device if d in dims)
         warp_dims = [d for own in self.offered.per_warp for d in (dims if own else ("",))]
         swizzles = [s for s in self.offered.swizzles if s in ABLE.get(copy, Swizzle)]
         for swizzle, warp_dim in product(swizzles if len(order) > 1 else IN_ORDER, warp_dims):
-            stored = Stored(Place.SHARED, order, swizzle, warp_dim, copy=copy)
+            stored = Stored(order, swizzle, warp_dim, copy=copy)
             rows = block.tile.extent(order[:-1]) * (block.warps if warp_dim == order[-1] else 1)
-            taken = block.tile.shared_bytes(stored, width) * (2 if looped else 1)
-            cost = self.often(node.name, self.costs.copy(stored, width, rows))
-            waits = self.exposed(node) if copy is Copy.PLAIN else ()
-            yield Implementation(node.name, (), (stored,), cost + Cost(shared_bytes=taken), waits)
+            stages = 2 if block.looped(node.name) else 1
+            cost = self.often(node.name, block.copy(stored, width, rows))
+            cost += Cost(shared_bytes=block.tile.shared_bytes(stored, width) * stages)
+            yield Implementation(node.name, (), (stored,), cost, waits)
 
-    def exposed(self, node: Node) -> tuple[Latency, ...]:
-        """Return the latency of device memory in every pass, where no pipeline hides it."""
-        cycles = self.block.hardware.exposed_cycles * self.block.times(node.name)
-        return (("device memory", cycles),) if self.block.looped(node.name) else ()
-
-    def direct(self, node: Node, device: Dims) -> Iterator[Implementation]:
+    def direct(self, node: Node, fast: str, waits: tuple[Latency, ...]) -> Iterator[Implementation]:
         """Yield loads from device memory straight into registers."""
         dims, width = self.block.dims(node.name), self.block.width(node.name)
-        striped = any(u.op != "contract" for u in self.block.body.users(node.name))
         layouts = [f for f in self.fragments if set(dims) <= set(f.dims)]
-        for layout in [*layouts, *([Fragment(Lanes.STRIPED, dims, ())] if striped else [])]:
-            made = layout.of(dims)
-            cost = self.often(node.name, self.costs.direct(made, width, device[-1]))
+        if any(u.op != "contract" for u in self.block.body.users(node.name)):
+            layouts.append(Fragment(Lanes.STRIPED, dims, ()))
+        for made in (layout.of(dims) for layout in layouts):
+            cost = self.often(node.name, self.block.direct(made, width, fast))
             cost += Cost(registers=self.block.tile.registers(made, width))
-            yield Implementation(node.name, (), (made,), cost, self.exposed(node))
+            yield Implementation(node.name, (), (made,), cost, waits)
 
     def output(self, node: Node) -> Iterator[Implementation]:
         (arg,) = node.args
-        fast = self.block.types[self.block.tensor(node.name)].names[-1]
+        fast = self.block.tensor(node.name).names[-1]
         dims, width = self.block.dims(arg), node.out.type.dtype.bytes
         for layout in (f.of(dims) for f in self.fitting(node, dims)):
-            cost = self.costs.direct(layout, width, fast).times(self.block.rounds)
+            cost = self.block.direct(layout, width, fast).times(self.block.rounds)
             yield Implementation(node.name, ((arg, layout),), (), cost)
 
     # -- conversions -----------------------------------------------------------------------------
 
     def conversions(self, value: str, wanted: Iterable[ValueLayout]) -> Iterator[Implementation]:
-        """Yield every conversion of a value from a layout it may be made in to one that is wanted.
-
-        A maximum that each warp has of its own stays so inside the loop: all users see the same.
-        """
-        block = self.block
+        """Yield every conversion of a value from a layout it is made in to one that is wanted."""
         goals = [goal for goal in dict.fromkeys(wanted) if isinstance(goal, Fragment)]
-        goals = [goal for goal in goals if not goal.partial]
         for source, goal in product(self.made[value], goals):
+            if goal.partial or goal == source:
+                continue
             if isinstance(source, Stored):
                 yield from self.load(value, source, goal)
-            elif goal != source and not (
-                source.partial in block.maximum_dims[value] and block.looped(value)
-            ):
-                yield from self.transpose(value, source, goal)
+            else:
                 yield self.exchange(value, source, goal)
 
     def barrier(self, value: str, after: object) -> Latency:
         """Return a barrier of the loop or around it; values of one depth share theirs."""
-        cycles = self.block.hardware.barrier_cycles * self.block.times(value)
+        cycles = self.hw.barrier_cycles * self.block.times(value)
         return (f"barrier after {after}, {self.block.phases[value].value}", cycles)
 
     def load(self, value: str, stored: Stored, goal: Fragment) -> Iterator[Implementation]:
-        same_dims = set(stored.order) == set(goal.dims)
         own_part = not stored.warp_dim or stored.warp_dim == goal.warp_dim
-        if stored.place is not Place.SHARED or not same_dims or not own_part:
-            return
-        width = self.block.width(value)
-        cost = self.often(value, self.costs.load(goal, stored, width))
-        cost += Cost(registers=self.block.tile.registers(goal, width))
-        waits = not stored.warp_dim and stored.copy not in TRACKED
-        barriers = (self.barrier(value, "copies"),) if waits else ()
-        yield Implementation(value, ((value, stored),), (goal,), cost, barriers)
+        if set(stored.order) == set(goal.dims) and own_part:
+            width = self.block.width(value)
+            cost = self.often(value, self.block.load(goal, stored, width))
+            cost += Cost(registers=self.block.tile.registers(goal, width))
+            waits = not stored.warp_dim and stored.copy not in TRACKED
+            barriers = (self.barrier(value, "copies"),) if waits else ()
+            yield Implementation(value, ((value, stored),), (goal,), cost, barriers)
 
     def exchange(self, value: str, source: Fragment, goal: Fragment) -> Implementation:
         """Return the conversion through shared memory, rows or columns the faster dims there."""
-        width = 4 if source.partial else self.block.width(value)  # partial sums are fp32
+        block = self.block
+        width = 4 if source.partial else block.width(value)  # partial sums are fp32
         found = []
         for order in dict.fromkeys((source.dims, source.cols + source.rows)):
-            between = Stored(Place.SHARED, order, Swizzle.PADDED, partial=source.partial)
-            stored = self.costs.store(source, between, width)
-            found.append((stored + self.costs.load(goal, between, width), between))
+            between = Stored(order, Swizzle.PADDED, partial=source.partial)
+            stored = block.store(source, between, width)
+            found.append((stored + block.load(goal, between, width), between))
         cost, between = min(found, key=lambda pair: pair[0].shared + pair[0].issue)
-        looped = self.block.looped(value)
-        bytes_ = self.block.tile.shared_bytes(between, width) if looped else 0
+        bytes_ = block.tile.shared_bytes(between, width) if block.looped(value) else 0
         cost = self.often(value, cost) + Cost(shared_bytes=bytes_)
-        waits = (self.barrier(value, f"depth {self.block.depths[value]}"),)
+        waits = (self.barrier(value, f"depth {block.depths[value]}"),)
         return Implementation(value, ((value, source),), (goal,), cost, waits)
-
-    def transpose(self, value: str, source: Fragment, goal: Fragment) -> Iterator[Implementation]:
-        turned = Fragment(Lanes.MMA, source.cols, source.rows, source.warp_dim)
-        two_dims = source.rows and source.cols and not source.partial
-        narrow = self.block.width(value) == 2
-        if source.lanes is Lanes.MMA and narrow and two_dims and goal == turned:
-            cycles = self.block.hardware.transpose_cycles / 2  # of a register, two elements
-            cost = self.often(value, self.costs.elements(source, cycles))
-            yield Implementation(value, ((value, source),), (goal,), cost)

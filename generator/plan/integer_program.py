@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import PlanError, ToolchainError
-from mirage_kernels.generator.plan.instruction_costs import Cost
+from mirage_kernels.generator.plan.costs import Cost
 from mirage_kernels.generator.plan.layouts import ValueLayout
 
 if TYPE_CHECKING:
@@ -79,6 +79,11 @@ class Solution:
     conversions: tuple[Implementation, ...]
     cycles: float
 
+    def layouts(self, value: str) -> tuple[ValueLayout, ...]:
+        """Return every layout that a value takes, in the order in which it takes them."""
+        converted = (c.makes for c in self.conversions if c.value == value)
+        return (*self.operators[value].makes, *chain(*converted))
+
 
 def solve(problem: Problem) -> Solution:
     """Return the cheapest choice; of equally cheap ones the first in the order given.
@@ -102,21 +107,19 @@ def _possible(problem: Problem) -> Problem:
         for name, found in operators.items():
             operators[name] = tuple(i for i in found if every.issuperset(i.needs))
             if not operators[name]:
-                raise PlanError(_lacking(name, found, every))
+                if not found:
+                    raise PlanError(f"no layout of {name}: nothing that is offered implements it")
+                missing = next(placed for placed in found[0].needs if placed not in every)
+                others = sorted(str(layout) for value, layout in every if value == missing[0])
+                raise PlanError(
+                    f"no layout of {name}: it takes {missing[0]} in {missing[1]}, "
+                    f"which is made in {'; '.join(others) or 'no layout'}"
+                )
         wanted = {placed for i in chain(*operators.values()) for placed in i.needs}
         conversions = tuple(
             c for c in conversions if own.issuperset(c.needs) and wanted.intersection(c.placed)
         )
     return replace(problem, operators=operators, conversions=conversions)
-
-
-def _lacking(name: str, found: Sequence[Implementation], made: set[Placed]) -> str:
-    if not found:
-        return f"no layout of {name}: nothing that is offered implements it"
-    missing = next(placed for placed in found[0].needs if placed not in made)
-    others = [str(layout) for value, layout in made if value == missing[0]]
-    there = "; ".join(sorted(others)) or "no layout"
-    return f"no layout of {name}: it takes {missing[0]} in {missing[1]}, which is made in {there}"
 
 
 class _Program:
@@ -131,11 +134,9 @@ class _Program:
             ) from missing
         self.pulp, self.problem = pulp, problem
         self.lp = pulp.LpProblem("layouts", pulp.LpMinimize)
-        self.every = [*chain(*problem.operators.values()), *problem.conversions]
+        self.operators = [*chain(*problem.operators.values())]
+        self.every = [*self.operators, *problem.conversions]
         self.takes = {id(c): self.new(f"x{i}", "Binary") for i, c in enumerate(self.every)}
-        for found in problem.operators.values():
-            self.lp += self.count(found) == 1
-        self.add_needs()
 
     def new(self, name: str, kind: str = "Continuous") -> pulp.LpVariable:
         return self.lp.add_variable(name, lowBound=0, cat=kind)
@@ -148,30 +149,32 @@ class _Program:
         terms = zip(amounts, self.every, strict=True)
         return self.pulp.lpSum(amount * self.takes[id(c)] for amount, c in terms if amount)
 
-    def add_needs(self) -> None:
-        """Require that what is needed is made; for a conversion, by an implementation."""
-        operators = [*chain(*self.problem.operators.values())]
-        made_by: dict[Placed, list[Implementation]] = {}
-        for found in (operators, self.problem.conversions):
-            for placed, choice in [(placed, c) for c in found for placed in c.placed]:
-                made_by.setdefault(placed, []).append(choice)
-            users = self.problem.conversions if found is operators else operators
-            for need, choice in [(need, c) for c in users for need in c.needs]:
-                self.lp += self.takes[id(choice)] <= self.count(made_by[need])
-
     def minimise(self) -> Callable[[Implementation], bool]:
         """Solve the program; return which implementations and conversions it takes."""
-        ranks = [float(r) for found in self.problem.operators.values() for r in range(len(found))]
-        ranks += [1.0] * len(self.problem.conversions)
+        problem, pulp = self.problem, self.pulp
+        for found in problem.operators.values():
+            self.lp += self.count(found) == 1
+        # What is needed is made; for a conversion, by an implementation.
+        made_by: dict[Placed, list[Implementation]] = {}
+        for makers, users in (
+            (self.operators, problem.conversions),
+            (problem.conversions, self.operators),
+        ):
+            for placed, choice in [(placed, c) for c in makers for placed in c.placed]:
+                made_by.setdefault(placed, []).append(choice)
+            for need, choice in [(need, c) for c in users for need in c.needs]:
+                self.lp += self.takes[id(choice)] <= self.count(made_by[need])
+        ranks = [float(r) for found in problem.operators.values() for r in range(len(found))]
+        ranks += [1.0] * len(problem.conversions)
         self.lp.setObjective(self.cost() + RANK_CYCLES * self.total(ranks))
-        solver = self.pulp.COIN_CMD(
-            path=self.pulp.apis.coin_api.pulp_cbc_path,  # the CBC that comes with PuLP 3
+        solver = pulp.COIN_CMD(
+            path=pulp.apis.coin_api.pulp_cbc_path,  # the CBC that comes with PuLP 3
             msg=False,
             threads=1,
             gapRel=0.0,
             options=["randomSeed 1", "randomCbcSeed 1"],
         )
-        if self.lp.solve(solver) != self.pulp.LpStatusOptimal:
+        if self.lp.solve(solver) != pulp.LpStatusOptimal:
             raise PlanError("no choice of layouts gives every operator its operands")
         return lambda choice: bool(self.takes[id(choice)].varValue > 0.5)
 

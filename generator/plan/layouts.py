@@ -1,22 +1,25 @@
-"""The layouts that a value may take: where its elements lie, in memory or in registers of lanes."""
+"""The layouts that a value may take: where its elements lie, in memory or in registers of lanes.
+
+Bank conflicts are counted: a warp reads or writes a fragment one instruction at a time. The byte
+addresses of the lanes follow from the fragment's lane map and the tile's strides; an instruction
+takes as many wavefronts as the fullest bank has words to serve. Sources: `hardware.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
+
 WARP_LANES = 32
 LINE_TILE = 8  # rows of a fragment that the lanes of a warp hold at once
-
-
-class Place(Enum):
-    """Which memory holds a value."""
-
-    DEVICE = "device"
-    SHARED = "shared"
-    CLUSTER = "distributed shared"
+BANKS, BANK_BYTES = 32, 4
+VECTOR_BYTES = 16  # what swizzles move and what the widest access takes
+MATRIX = 8  # rows and columns of an ldmatrix matrix, 2-byte elements (PTX ISA, ldmatrix)
 
 
 class Swizzle(Enum):
@@ -57,9 +60,8 @@ class Lanes(Enum):
 
 @dataclass(frozen=True)
 class Stored:
-    """A value in memory, dims from slow to fast."""
+    """A value in shared memory, dims from slow to fast."""
 
-    place: Place
     order: tuple[str, ...]
     swizzle: Swizzle = Swizzle.NONE
     warp_dim: str = ""  # each warp has its own part along this dim, which it alone reads
@@ -67,8 +69,7 @@ class Stored:
     copy: Copy | None = None  # that loads it
 
     def __str__(self) -> str:
-        words = [f"{self.place.value} [{', '.join(self.order)}]"]
-        words += [self.swizzle.value] if self.place is not Place.DEVICE else []
+        words = [f"shared [{', '.join(self.order)}]", self.swizzle.value]
         words += [f"through {self.copy.value}"] if self.copy else []
         return ", ".join(words + _warps(self))
 
@@ -152,3 +153,84 @@ class Tile:
         rows *= self.warps if layout.warp_dim in layout.order[-1:] else 1
         padding = rows * 16 if layout.swizzle is Swizzle.PADDED else 0
         return (elements * width + padding) * (self.warps if layout.partial else 1)
+
+
+@dataclass(frozen=True)
+class Access:
+    """How one warp reads or writes a fragment: instructions, and wavefronts of all of them."""
+
+    instructions: int
+    wavefronts: int
+    matrices: bool = False  # by ldmatrix
+
+
+def wavefronts(addresses: Sequence[int], width: int) -> int:
+    """Return the passes that one instruction takes whose lanes access `width` bytes each.
+
+    Lanes are served in groups that take 128 bytes together; equal words are read once.
+    """
+    group, passes = WAVEFRONT_BYTES // max(width, BANK_BYTES), 0
+    for i in range(0, len(addresses), group):
+        offsets = range(0, width, min(width, BANK_BYTES))
+        words = {(at + byte) // BANK_BYTES for at in addresses[i : i + group] for byte in offsets}
+        passes += max(Counter(word % BANKS for word in words).values())
+    return passes
+
+
+def access(fragment: Fragment, stored: Stored, tile: Tile, width: int) -> Access:
+    """Return how a warp reads or writes a fragment of a tile in shared memory.
+
+    `width` is the size of an element in bytes.
+    """
+    elements = tile.lane_elements(fragment)
+    if fragment.lanes is Lanes.STRIPED:
+        moved = elements * width
+        return Access(-(-moved // VECTOR_BYTES), -(-moved * WARP_LANES // WAVEFRONT_BYTES))
+    strides = _strides(stored, tile, width)
+    row_stride, col_stride = (
+        min((strides[d] for d in dims), default=0) for dims in (fragment.rows, fragment.cols)
+    )
+    rows, cols = (tile.extent(d, fragment.warp_dim) for d in (fragment.rows, fragment.cols))
+
+    def address(row: int, col: int) -> int:
+        at = min(row, rows - 1) * row_stride + min(col, cols - 1) * col_stride
+        line = at // WAVEFRONT_BYTES
+        swapped = {Swizzle.XOR: line % 8, Swizzle.HALVES: line % 2 * 4}
+        return at ^ swapped.get(stored.swizzle, 0) * VECTOR_BYTES
+
+    # The widest aligned vectors of neighbouring elements of a lane.
+    run, wide = fragment.lanes.run if fragment.cols else 1, width
+    while col_stride == width and wide < min(run * width, 16) and row_stride % (2 * wide) == 0:
+        wide *= 2
+    starts = range(0, run, max(1, wide // width))
+    lanes = [(row, t * run) for row in range(8) for t in range(4)]
+    passes = sum(wavefronts([address(g, t + j) for g, t in lanes], wide) for j in starts)
+    vectors = Access(elements // run * len(starts), elements // run * passes)
+    # ldmatrix (stmatrix), transposing where the rows lie together: it takes 8 x 8 matrices of
+    # 2-byte elements whose lines are 16 contiguous, aligned bytes.
+    along_rows = col_stride == width
+    pitch = row_stride if along_rows else col_stride
+    two_dims = fragment.lanes is Lanes.MMA and fragment.rows and fragment.cols
+    if not two_dims or width != 2 or width not in (col_stride, row_stride) or pitch % VECTOR_BYTES:
+        return vectors
+    lines = [address(i, 0) if along_rows else address(0, i) for i in range(MATRIX)]
+    passes = elements // 2 * wavefronts(lines, VECTOR_BYTES)
+    matrices = Access(-(-elements // 8), passes, matrices=True)
+    return min(matrices, vectors, key=lambda a: a.wavefronts)
+
+
+def _strides(stored: Stored, tile: Tile, width: int) -> dict[str, int]:
+    """Return bytes from element to element of each dim.
+
+    Swizzled tiles lie in panels of 128 bytes, as the copy engine's do.
+    """
+    strides: dict[str, int] = {}
+    stride = width
+    for i, dim in enumerate(reversed(stored.order)):
+        strides[dim] = stride
+        stride *= tile.extent((dim,), stored.warp_dim)
+        if i == 0 and stored.swizzle is Swizzle.PADDED:
+            stride += VECTOR_BYTES
+        elif i == 0 and stored.swizzle is not Swizzle.NONE:
+            stride = min(stride, WAVEFRONT_BYTES)
+    return strides

@@ -14,10 +14,9 @@ from mirage_kernels.generator.schedules.attention.knobs import (
     ELEMENT_BYTES,
     FLOAT_BYTES,
     AttentionKnobs,
-    attention_schedule,
 )
-from mirage_kernels.generator.schedules.attention.program import AttentionProgram
-from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, AttentionRoles
+from mirage_kernels.generator.schedules.schedule import Schedule
 from mirage_kernels.generator.target import Target
 
 ROW_BUCKETS = (8, 16)  # the N side of the tensor-core instruction comes in eights
@@ -52,6 +51,7 @@ class FlashDecode(AttentionKnobs):
     """Template constants of flash decode."""
 
     schedule: ClassVar[str] = "flash_decode"
+    fewest_stages: ClassVar[int] = FEWEST_STAGES
 
     dynamic: int = 0  # 1 where blocks claim whole work tiles, one at a time
 
@@ -72,28 +72,25 @@ class FlashDecode(AttentionKnobs):
         not; where there is key work, queries pass through shared memory. `FlashDecode::kBytes` is
         the same number.
         """
-        pitch, other = _pitch(depth), _pitch(more or depth)
-        stage = self.keys * (pitch + other) + STAGE_BARRIER_BYTES
+        pitch, other = (
+            -(-elements // PADDED_DEPTH) * PADDED_DEPTH * ELEMENT_BYTES
+            for elements in (depth, more)
+        )
+        stage = self.keys * (pitch + (other or pitch)) + STAGE_BARRIER_BYTES
         pipelines = self.warps * self.stages * stage + self.dynamic * CLAIM_BYTES
         reduced = pipelines + self.warps * (WARP_BYTES + self.rows * 2 * FLOAT_BYTES)
         clusters = depth <= LONGEST_OF_CLUSTERS
         quads = self.rows * depth // 4 + MAX_CLUSTER if clusters else 0  # sent between blocks
         received = reduced + quads * QUAD_BYTES + BARRIER_BYTES
-        resident = self.rows * (pitch + _pitch(more))
-        if self.rows * depth <= REGISTER_QUERIES and not key_work:
-            resident = 0
+        in_registers = self.rows * depth <= REGISTER_QUERIES and not key_work
+        resident = 0 if in_registers else self.rows * (pitch + other)
         return -(-received // ALIGNMENT) * ALIGNMENT + resident
-
-
-def _pitch(depth: int) -> int:
-    """Return the bytes of a line in shared memory."""
-    return -(-depth // PADDED_DEPTH) * PADDED_DEPTH * ELEMENT_BYTES
 
 
 def fits(program: AttentionProgram, on: Target) -> tuple[str, ...]:
     """Return what speaks against flash decode: nothing, where a block has room for its rows."""
     least = FlashDecode(min(ROW_BUCKETS), KEYS, BLOCK_SHAPES[-1][1], FEWEST_STAGES, 1)
-    if any(_fitting(least, program, on)):
+    if least.fitting(program, on):
         return ()
     return (
         f"{FEWEST_STAGES} stages of {program.depth} elements "
@@ -101,7 +98,7 @@ def fits(program: AttentionProgram, on: Target) -> tuple[str, ...]:
     )
 
 
-SCHEDULE = attention_schedule(FlashDecode, fits)
+SCHEDULE = Schedule(knobs=FlashDecode, roles=AttentionRoles, fits=fits)
 
 
 def rule(
@@ -110,11 +107,8 @@ def rule(
     """Return the first shape of blocks that has room, with the most stages; None: no room."""
     if program.depth > WIDEST_DEPTH.get(rows, program.depth):
         return None
-    for blocks, warps in shapes:
-        knobs = FlashDecode(rows, KEYS, warps, MOST_STAGES, blocks)
-        for fitting in _fitting(knobs, program, on):
-            return fitting
-    return None
+    found = _of_shapes(shapes, FlashDecode(rows, KEYS, 0, MOST_STAGES, 0), program, on)
+    return next(found, None)
 
 
 def dynamic(program: AttentionProgram, knobs: AttentionKnobs) -> FlashDecode | None:
@@ -136,21 +130,17 @@ def candidates(
     rule: FlashDecode, smaller: Sequence[AttentionKnobs], program: AttentionProgram, on: Target
 ) -> Iterator[AttentionKnobs]:
     """Yield other knobs that fit, those that differ less from the rule's first."""
-    shapes = dict.fromkeys(((rule.blocks, rule.warps), *EIGHT_WARPS))
     for stages in (rule.stages, *STAGES):
-        for blocks, warps in shapes:
-            yield from _fitting(FlashDecode(rule.rows, KEYS, warps, stages, blocks), program, on)
+        shapes = dict.fromkeys(((rule.blocks, rule.warps), *EIGHT_WARPS))
+        yield from _of_shapes([*shapes], replace(rule, stages=stages), program, on)
         yield from smaller
-    for blocks, warps in FEWER_WARPS:
-        knobs = FlashDecode(rule.rows, KEYS, warps, max(STAGES), blocks)
-        yield from _fitting(knobs, program, on)
+    yield from _of_shapes(FEWER_WARPS, replace(rule, stages=max(STAGES)), program, on)
 
 
-def _fitting(knobs: FlashDecode, program: AttentionProgram, on: Target) -> Iterator[FlashDecode]:
-    """Yield knobs, with fewer stages if there is no room; none if two stages do not fit."""
-    share = (on.shared_bytes + RESERVED_BYTES) // knobs.blocks - RESERVED_BYTES
-    for stages in range(knobs.stages, FEWEST_STAGES - 1, -1):
-        shorter = replace(knobs, stages=stages)
-        if shorter.shared_bytes(*program.sizes) <= share:
-            yield shorter
-            return
+def _of_shapes(
+    shapes: Sequence[tuple[int, int]], knobs: FlashDecode, program: AttentionProgram, on: Target
+) -> Iterator[FlashDecode]:
+    """Yield the same knobs with other shapes of blocks, with fewer stages if there is no room."""
+    for blocks, warps in shapes:
+        if fitting := replace(knobs, blocks=blocks, warps=warps).fitting(program, on):
+            yield fitting

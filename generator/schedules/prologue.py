@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.names import (
+from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit.statements import (
     camel,
     declared,
     dims_text,
     launch_function,
     operand_dims,
     pointer,
+    scalars,
 )
-from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import scalars
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.lower import ROW_WISE

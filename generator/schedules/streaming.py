@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mirage_kernels.generator.emit import forms
-from mirage_kernels.generator.emit.cuda import Kernel
+from mirage_kernels.generator.emit.cuda import Kernel, recipe_files, triton_files
 from mirage_kernels.generator.emit.table import Entry
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
@@ -86,16 +85,14 @@ def cases(record: KernelRecord, variant: Variant) -> list[Case]:
 
 def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
     """Return the sources of a recipe's records: CUDA, then Triton."""
-    plain = [forms.Emitted(record.arch, kernel_of(record)) for record in records]
-    stacked = [(record.arch, stacked_kernel(record)) for record in records]
-    files = forms.recipe_files(plain)
-    files |= forms.recipe_files([forms.Emitted(arch, k) for arch, k in stacked if k is not None])
-    return files | forms.triton_files(plain)
+    plain = [kernel_of(record) for record in records]
+    stacked = [k for record in records if (k := stacked_kernel(record)) is not None]
+    return recipe_files(plain) | recipe_files(stacked) | triton_files(plain)
 
 
 def triton_of(record: KernelRecord) -> str:
     """Return the Triton program of a record."""
-    (text,) = forms.triton_files([forms.Emitted(record.arch, kernel_of(record))]).values()
+    (text,) = triton_files([kernel_of(record)]).values()
     return text
 
 

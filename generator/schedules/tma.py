@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from mirage_kernels.generator.emit.names import camel, declared, launch_function
 from mirage_kernels.generator.emit.statements import (
+    camel,
+    declared,
     inner_lines,
+    launch_function,
     number_of_tokens,
     operands,
     scalars,

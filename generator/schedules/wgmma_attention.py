@@ -6,7 +6,7 @@ are those of csrc/tile/attention/wgmma/.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,9 +14,14 @@ from mirage_kernels.generator.schedules.attention.knobs import (
     ELEMENT_BYTES,
     FLOAT_BYTES,
     AttentionKnobs,
-    attention_schedule,
 )
-from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Place, Step
+from mirage_kernels.generator.schedules.attention.program import (
+    AttentionProgram,
+    AttentionRoles,
+    Do,
+    Place,
+)
+from mirage_kernels.generator.schedules.schedule import Schedule
 from mirage_kernels.generator.target import Target
 
 ARCHS = ("sm_90a",)  # that have the instruction
@@ -38,6 +43,7 @@ class WgmmaAttention(AttentionKnobs):
     """Template constants of attention by wgmma."""
 
     schedule: ClassVar[str] = "wgmma_attention"
+    fewest_stages: ClassVar[int] = FEWEST_STAGES
 
     producers: int  # warps that only copy
     key_sums: int = 0  # 1 where it sums lines of keys, while its products go on
@@ -76,7 +82,7 @@ def fits(program: AttentionProgram, on: Target) -> tuple[str, ...]:
     return tuple(reason for holds, reason in reasons if not holds)
 
 
-SCHEDULE = attention_schedule(WgmmaAttention, fits)
+SCHEDULE = Schedule(knobs=WgmmaAttention, roles=AttentionRoles, fits=fits)
 
 
 def rule(program: AttentionProgram, on: Target) -> WgmmaAttention | None:
@@ -84,13 +90,9 @@ def rule(program: AttentionProgram, on: Target) -> WgmmaAttention | None:
     if fits(program, on):
         return None
     rows, keys = SHAPES[program.depth]
-    sums = int(any(s.do is Do.LINE_SUM for s in program.loop))
-    for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
-        warps = CONSUMERS + PRODUCERS
-        knobs = WgmmaAttention(rows, keys, warps, stages, 1, producers=PRODUCERS, key_sums=sums)
-        if knobs.shared_bytes(program.depth) <= on.shared_bytes:
-            return knobs
-    return None
+    sums, warps = int(any(s.do is Do.LINE_SUM for s in program.loop)), CONSUMERS + PRODUCERS
+    knobs = WgmmaAttention(rows, keys, warps, MOST_STAGES, 1, producers=PRODUCERS, key_sums=sums)
+    return knobs.fitting(program, on)
 
 
 def candidates(
@@ -100,48 +102,40 @@ def candidates(
 
     `key_sums` is no choice: without it the keys' stage is released before its lines are summed.
     """
-    for rows, keys in dict.fromkeys(((rule.rows, rule.keys), *OTHER_SHAPES)):
-        for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
-            knobs = replace(rule, rows=rows, keys=keys, stages=stages)
-            fits = knobs.shared_bytes(program.depth) <= on.shared_bytes
-            if fits and stages > STAGES_OF_A_GROUP * knobs.groups:
-                yield knobs
-                if knobs != rule:
-                    break
+    shorter = replace(rule, stages=rule.stages - 1)
+    shapes = (s for s in OTHER_SHAPES if s != (rule.rows, rule.keys))
+    others = (replace(rule, rows=r, keys=k, stages=MOST_STAGES) for r, k in shapes)
+    for knobs in (shorter, *others):
+        fitting = knobs.fitting(program, on)
+        if fitting and fitting.stages > STAGES_OF_A_GROUP * fitting.groups:
+            yield fitting
 
 
 def takes_many_rows(program: AttentionProgram) -> bool:
     """Say whether a program does with keys and weights what tiles of many rows can.
 
     Keys are multiplied as they lie in shared memory: nothing is computed of them but sums of lines.
-    What is done with scores ends in one online-softmax step, whose mask compares positions.
+    What is done with scores ends in one online-softmax step, whose mask compares key positions,
+    perhaps moved by a number: it need not be computed for steps that it shows whole.
     """
-    of_keys = {s.do for s in program.loop if program.roles.place(s.type) is Place.KEYS}
-    step = program.loop[-1]
-    others = program.roles.more or any(s.do is Do.ROW_VECTORS for s in program.before)
+    roles, step = program.roles, program.loop[-1]
+    of_keys = {s.do for s in program.loop if roles.place(s.type) is Place.KEYS}
+    others = roles.more or any(s.do is Do.ROW_VECTORS for s in program.before)
     if of_keys != {Do.KEYS} or step.do is not Do.SOFTMAX or others:
         return False
     made = {s.out: s for s in program.loop}
-    scalars = {s.out for s in program.before if program.roles.place(s.type) is Place.SCALAR}
+    scalars = {s.out for s in program.before if roles.place(s.type) is Place.SCALAR}
     numbers = scalars.union(program.literals, program.integers)
-    return _compares_positions(step.args[1], made, numbers)
-
-
-def _compares_positions(mask: str, made: Mapping[str, Step], numbers: Set[str]) -> bool:
-    """Say whether a mask is made of comparisons with key positions, perhaps moved by a number.
-
-    Such masks need not be computed for steps that they show whole.
-    """
-    step = made.get(mask)
-    if step is None or step.op not in ("both", "less"):
-        return False
-    if step.op == "both":
-        return all(_compares_positions(a, made, numbers) for a in step.args)
 
     def is_position(name: str) -> bool:
-        step = made.get(name)
-        if step is None or step.do is Do.KEY_POSITIONS:
-            return step is not None
-        return step.op == "add" and step.args[0] in numbers and is_position(step.args[1])
+        s = made.get(name)
+        moved = s is not None and s.op == "add" and s.args[0] in numbers and is_position(s.args[1])
+        return moved or (s is not None and s.do is Do.KEY_POSITIONS)
 
-    return sum(map(is_position, step.args)) == 1
+    def compares_positions(mask: str) -> bool:
+        s = made.get(mask)
+        if s is not None and s.op == "both":
+            return all(map(compares_positions, s.args))
+        return s is not None and s.op == "less" and sum(map(is_position, s.args)) == 1
+
+    return compares_positions(step.args[1])

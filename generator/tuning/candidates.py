@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.part import Header
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import Graph

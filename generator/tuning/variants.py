@@ -13,9 +13,9 @@ from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.schedules.attention.variants import (
+    COUNTED,
     AttentionVariant,
     attention_variants,
-    name_of,
 )
 from mirage_kernels.generator.schedules.choose import (
     by_size,
@@ -91,8 +91,8 @@ def chosen_row_variants(
         needed = v.knobs.shared_bytes(*program.sizes)
         if needed > on.shared_bytes:
             raise PlanError(
-                f"{program.recipe}: the knobs that the catalog has for {name_of(v)} need {needed} "
-                f"bytes of shared memory, a block has {on.shared_bytes}",
+                f"{program.recipe}: the knobs that the catalog has for {v.name(COUNTED)} need "
+                f"{needed} bytes of shared memory, a block has {on.shared_bytes}",
                 HINT,
             )
     return variants

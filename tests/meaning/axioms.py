@@ -4,19 +4,35 @@ Yes: a proof from the axioms as the Mirage paper writes them, over an uninterpre
 the instance of an axiom wherever one of its sides occurs, until nothing new appears. No: an
 interpretation that obeys all axioms and tells the expressions apart, or gives a part more than the
 whole.
+
+Interpretations: values are dual numbers v + s*e, with e*e = 0, over a semiring: v is the value, s
+the slope. Division by y is multiplication by a power of y and a square root is another power, so
+that nothing cancels; exp(v + s*e) = 1 + (alpha*v + beta*s)*e; any other function is a polynomial.
+Two semirings:
+* weights: whole numbers from 1 on;
+* tropical: max for addition and + for multiplication, on pairs of reals whose sum is not negative,
+  which z3 finds. The two may measure opposite directions: how far apart the products of a sum are.
+In both, a sub-expression's measure is at most that of the whole. A measure is the slope (of a pair
+the sum of both) and, of weights, the value where the target has no exp.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
-from itertools import cycle
+from functools import reduce
+from itertools import count, cycle
+
+import z3
 
 from mirage_kernels.generator.meaning.abstract import elementwise
-from mirage_kernels.generator.meaning.oracle import Dual, Valuation, new_solver, separations
 from mirage_kernels.generator.meaning.terms import Terms, primes_below
+
+Vector = tuple  # of numbers, or of z3's
+WORK = 100_000  # z3's resource limit for one question
+HEAVY = 8  # leaves that are tried with a weight above the others'
 
 
 @dataclass(frozen=True)
@@ -119,8 +135,7 @@ def equal(a: Expression, b: Expression) -> Answer:
 def contained(target: Expression, part: Expression) -> Answer:
     """Return whether `part` is a sub-expression of something equal to `target`."""
     whole, piece = in_few_ops(target), in_few_ops(part)
-    has_exp = any(e.op == "exp" for e in whole.parts())
-    certificates = separations(lambda v: (value(v, whole), value(v, piece)), has_exp=has_exp)
+    certificates = separations(whole, piece)
     if next(certificates):
         return Answer.NO
     apart = f"(assert (and (part {_text(whole)}) (not (part {_text(piece)}))))"
@@ -189,28 +204,145 @@ def _symbol(expression: Expression) -> str:
     return f"|{' '.join(words)}|" if len(words) > 1 else words[0]
 
 
-def value(v: Valuation, e: Expression) -> Dual:
-    """Return what an expression in few ops is in an interpretation."""
-    args = [value(v, a) for a in e.args]
-    if e.op == "leaf":
-        return v.number(" ".join(e.words))
-    if e.op == "sum":
-        return v.product(args[0], v.number(" ".join(("sum", *e.words))))
-    rules = {
-        "one": lambda: Dual(v.unit, None),
-        "add": v.sum,
-        "mul": v.product,
-        "div": lambda x, y: v.product(x, v.power(y, v.inverse)),
-        "sqrt": lambda x: v.power(x, v.root),
-        "exp": v.exp,
-    }
-    name = "where" if e.op == "mask" else e.op
-    return rules[e.op](*args) if e.op in rules else v.function(name, *args)
+@dataclass(frozen=True)
+class Dual:
+    """value + slope * e; None is the slope of one, the semiring's zero."""
+
+    value: Vector
+    slope: Vector | None
+
+
+@dataclass
+class Valuation:
+    """An interpretation: a semiring with its one, and which powers 1/x and sqrt(x) are.
+
+    `choose` returns a new parameter: a "value", which is at least one, a "slope", or a "mix", which
+    is alpha.
+    """
+
+    plus: Callable
+    times: Callable
+    unit: Vector
+    choose: Callable[[str], Vector]
+    inverse: int
+    root: int
+    parameters: dict[str, Vector] = field(default_factory=dict)
+
+    def parameter(self, name: str, kind: str = "value") -> Vector:
+        key = f"{kind} {name}"
+        if key not in self.parameters:
+            self.parameters[key] = self.choose(kind)
+        return self.parameters[key]
+
+    def number(self, name: str) -> Dual:
+        """Return a number of its own, by name."""
+        return Dual(self.parameter(name), self.parameter(name, "slope"))
+
+    def slopes(self, x: Vector | None, y: Vector | None) -> Vector | None:
+        return tuple(map(self.plus, x, y)) if x and y else x or y
+
+    def sum(self, x: Dual, y: Dual) -> Dual:
+        return Dual(tuple(map(self.plus, x.value, y.value)), self.slopes(x.slope, y.slope))
+
+    def product(self, x: Dual, y: Dual) -> Dual:
+        left = tuple(map(self.times, x.value, y.slope)) if y.slope else None
+        right = tuple(map(self.times, y.value, x.slope)) if x.slope else None
+        return Dual(tuple(map(self.times, x.value, y.value)), self.slopes(left, right))
+
+    def power(self, x: Dual, exponent: int) -> Dual:
+        return reduce(self.product, [x] * exponent)
+
+    def exp(self, x: Dual) -> Dual:
+        """Return exp(x), which turns sums into products."""
+        mixed = tuple(map(self.times, self.parameter("alpha", "mix"), x.value))
+        slope = tuple(map(self.times, self.parameter("beta"), x.slope)) if x.slope else None
+        return Dual(self.unit, self.slopes(mixed, slope))
+
+    def function(self, name: str, *args: Dual) -> Dual:
+        """Return f(x, y, ...) = c + cx * x * x + cy * y * y + ..., with cx = cy in max."""
+        result = self.number(name)
+        for i, arg in enumerate(args):
+            weight = self.number(f"{name} of" if name == "max" else f"{name} of {i}")
+            result = self.sum(result, self.product(weight, self.power(arg, 2)))
+        return result
+
+    def of(self, e: Expression) -> Dual:
+        """Return what an expression in few ops is."""
+        args = list(map(self.of, e.args))
+        if e.op == "leaf":
+            return self.number(" ".join(e.words))
+        if e.op == "sum":
+            return self.product(args[0], self.number(" ".join(("sum", *e.words))))
+        rules = {
+            "one": lambda: Dual(self.unit, None),
+            "add": self.sum,
+            "mul": self.product,
+            "div": lambda x, y: self.product(x, self.power(y, self.inverse)),
+            "sqrt": lambda x: self.power(x, self.root),
+            "exp": self.exp,
+        }
+        name = "where" if e.op == "mask" else e.op
+        return rules[e.op](*args) if e.op in rules else self.function(name, *args)
+
+
+def separations(whole: Expression, part: Expression) -> Iterator[bool]:
+    """Yield for each kind of certificate that a part is none of a target whether there is one."""
+    has_exp = any(e.op == "exp" for e in whole.parts())
+
+    def weighed(at: int, inverse: int, root: int) -> bool:
+        """Weigh with 1 all but the value made `at` some place; alpha is 0."""
+        places = count()
+
+        def choose(kind: str) -> Vector:
+            if kind == "mix":
+                return (0,)
+            return (4,) if kind == "value" and next(places) == at else (1,)
+
+        v = Valuation(operator.add, operator.mul, (1,), choose, inverse, root)
+        x, y = v.of(whole), v.of(part)
+        steeper = bool(x.slope and y.slope and y.slope > x.slope)
+        return steeper or (not has_exp and y.value > x.value)
+
+    yield _tropical(whole, part, inverse=3)
+    powers = ((1, 1), (2, 1), (1, 2))
+    yield any(weighed(at, *power) for power in powers for at in range(HEAVY + 1))
+    yield _tropical(whole, part, inverse=1)
+
+
+def _tropical(whole: Expression, part: Expression, inverse: int) -> bool:
+    solver = new_solver()
+    zero, numbers = z3.RealVal(0, solver.ctx), count()
+
+    def choose(kind: str) -> Vector:
+        unknowns = tuple(z3.Real(f"u{next(numbers)}", solver.ctx) for _ in range(2))
+        if kind == "value":
+            solver.add(unknowns[0] + unknowns[1] >= 0)
+        return unknowns
+
+    def greater(x: z3.ArithRef, y: z3.ArithRef) -> z3.ArithRef:
+        return z3.If(x >= y, x, y)
+
+    v = Valuation(greater, operator.add, (zero, zero), choose, inverse, 2)
+    x, y = v.of(whole), v.of(part)
+    if not (x.slope and y.slope):
+        return False
+    solver.add(y.slope[0] + y.slope[1] > x.slope[0] + x.slope[1])
+    return str(solver.check()) == "sat"
+
+
+def new_solver() -> z3.Solver:
+    """Return a solver in a context of its own that stops after `WORK`."""
+    solver = z3.SimpleSolver(ctx=z3.Context())
+    solver.set("auto_config", False)
+    solver.set("mbqi", False)  # no models of quantified axioms: only instances of them
+    solver.set("qi.eager_threshold", 100.0)
+    solver.set("rlimit", WORK)
+    return solver
 
 
 def _are_distinct(a: Expression, b: Expression) -> bool:
     """Return whether numbers from 2 on, each another prime, tell two expressions apart."""
-    return any(_differ(value(v, a), value(v, b)) for v in (_primes(2, 3), _primes(3, 2)))
+    return any(_differ(v.of(a), v.of(b)) for v in (_primes(2, 3), _primes(3, 2)))
 
 
 def _differ(x: Dual, y: Dual) -> bool:

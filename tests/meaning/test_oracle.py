@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,14 +15,12 @@ from axioms import (
     apply,
     contained,
     equal,
-    in_few_ops,
     leaf,
     one,
     term_of,
-    value,
 )
 
-from mirage_kernels.generator.meaning import abstract, oracle
+from mirage_kernels.generator.meaning import abstract
 from mirage_kernels.generator.meaning.terms import Terms
 
 BATCHES, PAIRS = 12, 100  # of pairs for equality, and as many for containment
@@ -315,43 +311,3 @@ def test_a_wrong_containment_would_be_noticed(
 ) -> None:
     monkeypatch.setattr(Terms, "contains", lambda terms, target, part: answer)
     assert QUESTIONS["containment"].compare(0, pairs=30)[1]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_term_has_the_value_of_its_expression(seed: int) -> None:
-    terms, valuation, e = Terms(), oracle.weights(3, 2, 2), grown(random.Random(seed), 4)
-    assert valuation.of(terms, term_of(terms, e)) == value(valuation, in_few_ops(e))
-
-
-@pytest.mark.parametrize("keeps", [True, False])
-def test_z3_prunes_where_the_normal_form_cannot_decide_and_keeps_what_it_cannot_refute(
-    keeps: bool,
-) -> None:
-    asked: list[bool] = []
-
-    def noted(terms: Terms, target: int, part: int) -> bool:
-        asked.append(oracle.keeps(terms, target, part))
-        return asked[-1]
-
-    terms = Terms(largest=1, fallback=noted)  # they cannot divide sums
-    a, b, c, d, e = (terms.leaf("input", name) for name in "abcde")
-    target = terms.div(e, terms.mul(terms.add(a, b), terms.add(c, d)))
-    part = terms.div(e, terms.add(a, b if keeps else terms.mul(a, c)))
-    assert terms.contains(target, part) is keeps
-    assert terms.contains(target, part) is keeps
-    assert asked == [keeps]
-
-
-def test_a_question_too_large_for_z3_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    terms = Terms()
-    a, b = (terms.leaf("input", name) for name in "ab")
-    assert not oracle.keeps(terms, a, b)
-    monkeypatch.setattr(oracle, "LARGEST", 1)
-    assert oracle.keeps(terms, a, b)
-
-
-def test_z3_is_not_imported_before_the_first_question() -> None:
-    program = (
-        "import sys; import mirage_kernels.generator.meaning.oracle; assert 'z3' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)

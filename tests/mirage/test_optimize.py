@@ -42,9 +42,7 @@ def attention() -> KernelGraph:
 
 def inputs(graph: KernelGraph, scale: float = 0.3) -> list:
     generator = torch.Generator().manual_seed(2)
-    return [
-        (torch.randn(t.extents, generator=generator) * scale).half() for t in graph.program.inputs
-    ]
+    return [(torch.randn(t.dims, generator=generator) * scale).half() for t in graph.program.inputs]
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +194,9 @@ def test_what_cannot_be_planned_says_why(programs, tmp_path: Path) -> None:
 
 def test_the_catalogs_recipe_that_computes_a_graph_is_recognised() -> None:
     graph = rms_norm_linear()
-    found = [(m.recipe.name, dict(m.held)) for m in matches(graph.lowered(), catalog())]
+    found = [
+        (recipe.name, dict(bound.held)) for recipe, bound in matches(graph.lowered(), catalog())
+    ]
     assert ("rms_norm_linear", {"norm_weight": 1.0, "eps": 0.0}) in found
 
 

@@ -37,7 +37,7 @@ FORMULAS = {
 
 def test_hand_written_kernels_run_on_torch_tensors(named_program) -> None:
     name, graph = named_program
-    tensors = halves(*(t.extents for t in graph.program.inputs), scale=0.3)
+    tensors = halves(*(t.dims for t in graph.program.inputs), scale=0.3)
     (output,) = graph(inputs=tensors)
     assert close(output, FORMULAS[name](*(x.float() for x in tensors)))
 
@@ -194,7 +194,7 @@ def test_a_graph_is_read_back_from_the_file_it_was_written_to(programs, tmp_path
     graph, again = programs["gqa"](), mi.new_kernel_graph()
     graph.to_json(str(tmp_path / "graph.json"))
     again.from_json(str(tmp_path / "graph.json"))
-    tensors = halves(*(t.extents for t in graph.program.inputs), scale=0.3)
+    tensors = halves(*(t.dims for t in graph.program.inputs), scale=0.3)
     assert torch.equal(again(inputs=tensors)[0], graph(inputs=tensors)[0])
 
 

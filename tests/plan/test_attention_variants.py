@@ -15,7 +15,6 @@ from mirage_kernels.generator.schedules.attention.variants import (
     AttentionVariant,
     RowBucket,
     attention_variants,
-    name_of,
     row_buckets,
     with_dynamic,
 )
@@ -60,7 +59,7 @@ def test_longer_lines_leave_room_for_fewer_rows(depth: int, rows: set[int]) -> N
 @pytest.mark.parametrize(("depth", "rows"), [(64, 64), (128, 128)])
 def test_many_rows_have_a_variant_of_their_own(depth: int, rows: int) -> None:
     last = of_depth(depth)[-1]
-    assert (name_of(last), last.knobs.rows, last.knobs.producers) == ("AnyRows", rows, 4)
+    assert (last.name("Rows"), last.knobs.rows, last.knobs.producers) == ("AnyRows", rows, 4)
     assert {v.bucket for v in of_few_rows(depth)} == {8, 16}
 
 
@@ -80,7 +79,7 @@ def test_keys_that_are_computed_with_have_no_tiles_of_many_rows() -> None:
 @each_depth
 def test_the_last_variant_takes_any_number_of_rows(depth: int) -> None:
     found = of_depth(depth)
-    assert (found[-1].bucket, name_of(found[-1])) == (0, "AnyRows")
+    assert (found[-1].bucket, found[-1].name("Rows")) == (0, "AnyRows")
     limited = [v for v in found if v.bucket]
     assert [v.bucket for v in limited] == [v.knobs.rows for v in limited]
 
@@ -129,7 +128,7 @@ def dealing(recipe: str, depth: int = 128) -> list[AttentionVariant]:
 def test_small_blocks_have_a_variant_that_claims_whole_work_tiles(recipe: str) -> None:
     (found,) = dealing(recipe)
     knobs = crowded(128)
-    assert (name_of(found), found.bucket) == ("UpTo8RowsManyTiles", 8)
+    assert (found.name("Rows"), found.bucket) == ("UpTo8RowsManyTiles", 8)
     assert found.knobs == replace(knobs, dynamic=1)
     assert found.to_json()["dynamic"] == 1
 
@@ -205,7 +204,7 @@ def test_the_rules_choices_stand_first(depth: int) -> None:
     found = buckets(depth)
     for variant in attention_variants(program(depth=depth), H200):
         bucket = found[variant.bucket]
-        assert bucket.rules(few=variant.few_tiles) == variant.knobs
+        assert variant.knobs == (bucket.rule_of_few if variant.few_tiles else bucket.rule)
         assert variant.knobs in bucket.knobs[:2]
 
 
@@ -245,7 +244,7 @@ def test_keys_that_are_summed_are_kept_until_they_are() -> None:
 
 def test_no_more_than_wanted_stand_beside_the_rules() -> None:
     for bucket in buckets(128, top=2).values():
-        rules = {bucket.rule, bucket.rules(few=True)}
+        rules = {bucket.rule, bucket.rule_of_few}
         assert len(set(bucket.knobs) - rules) <= 2
 
 
@@ -258,7 +257,6 @@ def test_what_was_chosen_before_is_measured_again() -> None:
 def test_calls_of_few_tiles_may_have_no_variant_of_their_own() -> None:
     bucket = buckets(128)[16]
     assert bucket.rule_of_few is None
-    assert bucket.rules(few=True) == bucket.rule
 
 
 def test_latents_have_shorter_rings_and_fewer_warps() -> None:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_kernels.generator.plan.bank_conflicts import Access, access, wavefronts
-from mirage_kernels.generator.plan.layouts import Fragment, Lanes, Place, Stored, Swizzle, Tile
+from mirage_kernels.generator.plan.layouts import (
+    Access,
+    Fragment,
+    Lanes,
+    Stored,
+    Swizzle,
+    Tile,
+    access,
+    wavefronts,
+)
 
 WEIGHT = Tile({"N": 48, "K": 512, "M": 8}, warps=8)
 VECTORS = Fragment(Lanes.VECTORS, ("N",), ("K",), "K")
@@ -13,7 +21,7 @@ MATRICES = Fragment(Lanes.MMA, ("N",), ("K",), "K")
 
 
 def stored(swizzle: Swizzle, order: tuple[str, ...] = ("N", "K"), warp_dim: str = "") -> Stored:
-    return Stored(Place.SHARED, order, swizzle, warp_dim)
+    return Stored(order, swizzle, warp_dim)
 
 
 PATTERNS = {
@@ -64,11 +72,11 @@ def test_vectors_across_the_lines_are_read_element_by_element() -> None:
 
 def test_a_vector_along_the_columns_is_read_once_for_all_rows() -> None:
     vector = Fragment(Lanes.VECTORS, (), ("K",), "K")
-    made = access(vector, Stored(Place.SHARED, ("K",), warp_dim="K"), WEIGHT, 2)
+    made = access(vector, Stored(("K",), warp_dim="K"), WEIGHT, 2)
     assert made == Access(2, 2 * 4)
 
 
 def test_striped_elements_meet_no_conflict() -> None:
     striped = Fragment(Lanes.STRIPED, ("M", "N"), ())
-    made = access(striped, Stored(Place.SHARED, ("M", "N")), WEIGHT, 4)
+    made = access(striped, Stored(("M", "N")), WEIGHT, 4)
     assert made == Access(1, 2)

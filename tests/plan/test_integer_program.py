@@ -9,7 +9,7 @@ from itertools import combinations, product
 import pytest
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.instruction_costs import Cost
+from mirage_kernels.generator.plan.costs import Cost
 from mirage_kernels.generator.plan.integer_program import Implementation, Problem, Solution, solve
 from mirage_kernels.generator.plan.layouts import Fragment, Lanes
 

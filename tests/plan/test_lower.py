@@ -14,12 +14,13 @@ from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, output_type, trace
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.sketch import (
     BlockSketch,
     LibrarySketch,
     ProgramSketch,
+    Setting,
     Step,
+    View,
     middle_name,
 )
 

@@ -13,6 +13,7 @@ Tile sizes are placeholders: `retile` gives others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,21 @@ def handmade(spec: Graph, text: str) -> Graph:
     for lines in _blocks(text):
         results = _Block(kernels, lines).add()
     return check(kernels.graph(results))
+
+
+def named(text: str) -> dict[str, str]:
+    """Return the paragraphs of a text by their first lines."""
+    paragraphs = (p.strip().partition("\n") for p in text.split("\n\n"))
+    return {name: rest for name, _, rest in paragraphs}
+
+
+def edited(text: str, edits: str) -> str:
+    """Return a text with other words: `old -> new`, which may go on in lines without an arrow."""
+    _, *words = re.split(r"^(.*)->", edits, flags=re.MULTILINE)
+    for old, new in zip(words[::2], words[1::2], strict=True):
+        assert old.strip() in text, f"{old!r} is not there"
+        text = text.replace(old.strip(), new.strip())
+    return text
 
 
 def _blocks(text: str) -> Iterator[list[list[str]]]:

@@ -11,13 +11,21 @@ from mirage_kernels.generator.ir import OPS, Builder, Dim, DType, Graph, Level, 
 from mirage_kernels.generator.language import Tensor
 from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search.kernels import Search
-from mirage_kernels.generator.search.problem import Limits, Problem
-from mirage_kernels.generator.search.sketch import BlockSketch, Found, Leaf, ProgramSketch
+from mirage_kernels.generator.search.problem import Problem
+from mirage_kernels.generator.search.sketch import (
+    BlockSketch,
+    Found,
+    Leaf,
+    Limits,
+    ProgramSketch,
+    View,
+)
 from mirage_kernels.generator.search.superoptimizer import (
-    Verifier,
+    reason_against,
     shape_class,
     superoptimize,
 )
+from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.target import target
 
 ON = target("sm_90a")
@@ -77,8 +85,8 @@ def programs_of(spec: Graph, limits: Limits) -> list[ProgramSketch]:
 
 def proved_programs(spec: Graph, limits: Limits) -> list[ProgramSketch]:
     """Return the programs that the search finds and that prove equal to the spec."""
-    verifier = Verifier(spec)
-    return [p for p in programs_of(spec, limits) if not verifier.reason_against(p)]
+    prover = Prover(spec)
+    return [p for p in programs_of(spec, limits) if not reason_against(p, prover)]
 
 
 def expression(block: BlockSketch) -> str:
@@ -110,3 +118,8 @@ def block_of(program: ProgramSketch) -> BlockSketch:
     (kernel,) = program.kernels
     assert isinstance(kernel, BlockSketch)
     return kernel
+
+
+def views_of(block: BlockSketch) -> list[View]:
+    """Return the inputs of a block graph."""
+    return [leaf for leaf in block.leaves if isinstance(leaf, View)]

@@ -44,7 +44,7 @@ def test_it_is_proved_for_any_peaks(recipe: str, form: str) -> None:
 @pytest.mark.parametrize(("recipe", "form", "mistake"), WRONG)
 def test_a_mistake_is_rejected(recipe: str, form: str, mistake: str) -> None:
     spec = spec_of(recipe)
-    graph = attention(spec, recipe, form, mistake)
+    graph = attention(spec, recipe, form, MISTAKES[form][mistake])
     with pytest.raises(VerifyError):
         prover_of(recipe).prove(graph, small_cases(spec), seed=1)
 
@@ -54,7 +54,7 @@ def test_a_mistake_shows_in_float64_unless_it_needs_other_peaks(
     recipe: str, form: str, mistake: str
 ) -> None:
     spec = spec_of(recipe)
-    wrong = differs(spec, attention(spec, recipe, form, mistake))
+    wrong = differs(spec, attention(spec, recipe, form, MISTAKES[form][mistake]))
     assert wrong == (mistake not in BEYOND_THE_MAXIMUM)
 
 

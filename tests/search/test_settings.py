@@ -10,23 +10,22 @@ from msgspec import json
 from mirage_kernels.generator.ir import DType, Graph, TensorType, parts_of
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.problem import Limits, Problem
-from mirage_kernels.generator.search.settings import (
-    GRID_AXES,
-    DimRoles,
-    Setting,
-    TensorInfo,
-    View,
-    settings,
-)
+from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.sketch import (
+    GRID_AXES,
     BlockSketch,
     Counts,
+    DimRoles,
     Found,
     LibrarySketch,
+    Limits,
     ProgramSketch,
+    Setting,
     Step,
+    TensorInfo,
+    View,
     middle_name,
+    settings,
 )
 from mirage_kernels.generator.target import target
 

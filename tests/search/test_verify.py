@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from handmade import handmade, spec_of
+from handmade import edited, handmade, named, spec_of
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import Dim, DType, Graph, Value
@@ -18,14 +17,13 @@ from mirage_kernels.generator.language import (
     exp,
     extent,
     positions,
-    sqrt,
     sum,
     where,
 )
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
 from mirage_kernels.generator.search.cases import Case, small_cases
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.search.verify import LOG2_WANTED, Prover, log2_chance, prove
+from mirage_kernels.generator.search.verify import LOG2_WANTED, Prover, prove
 
 SHAPE = Shape("a test", {"K": 72, "N": 40})
 FUSED = """
@@ -44,68 +42,80 @@ FUSED = """
     out = div product norm
     store out as result: M N fp16
 """
-RIGHT: Mapping[str, Mapping[str, str]] = {
-    "scaled weight": {},
-    "scaled x": {
-        "scaled = mul norm_weight weight": "scaled = mul x norm_weight",
-        "part = contract x scaled": "part = contract weight scaled",
-    },
-    "operands turned round": {
-        "contract x scaled": "contract scaled x",
-        "add eps mean": "add mean eps",
-    },
-    "the mean inside the loop": {
-        "total = accum squares": "share = div squares size_K\nmean = accum share",
-        "mean = div total size_K": "",
-    },
-    "squares as a product and a sum": {
-        "squares = contract x x over K": "each = mul x x\nsquares = sum each over K"
-    },
-    "a product with 1 / sqrt": {
-        "norm = sqrt shifted": "norm = rsqrt shifted",
-        "div product norm": "mul product norm",
-    },
-}
-WRONG: Mapping[str, Mapping[str, str]] = {
-    "division before the sum is complete": {
-        "product = accum part": "",
-        "total = accum squares": "",
-        "div total size_K": "div squares size_K",
-        "out = div product norm": "early = div part norm\nout = accum early",
-    },
-    "no norm weight": {"contract x scaled": "contract x weight"},
-    "the norm weight twice": {
-        "contract x scaled": "contract x twice",
-        "part =": "twice = mul scaled norm_weight\npart =",
-    },
-    "no eps": {"sqrt shifted": "sqrt mean"},
-    "eps beside the root": {"norm = sqrt shifted": "root = sqrt mean\nnorm = add root eps"},
-    "eps added in every step": {
-        "total = accum squares": "raised = add squares eps\ntotal = accum raised",
-        "sqrt shifted": "sqrt mean",
-    },
-    "a sum in place of a mean": {"add eps mean": "add eps total"},
-    "squares of the scaled x": {
-        "contract x x": "contract xw xw",
-        "squares =": "xw = mul x norm_weight\nsquares =",
-    },
-    "a product in place of the division": {"div product norm": "mul product norm"},
-    "the square of the sum": {
-        "squares = contract x x over K": "squares = sum x over K",
-        "mean = div total size_K": "all = mul total total\nmean = div all size_K",
-    },
-    "a difference that is nothing below": {
-        "out = div product norm": "nothing = sub mean mean\nbad = div eps nothing\n"
-        "good = div product norm\nout = add good bad"
-    },
-}
+RIGHT = named("""
+    scaled weight
 
+    scaled x
+    scaled = mul norm_weight weight -> scaled = mul x norm_weight
+    part = contract x scaled -> part = contract weight scaled
 
-def edited(text: str, edits: Mapping[str, str]) -> str:
-    for old, new in edits.items():
-        assert old in text
-        text = text.replace(old, new)
-    return text
+    operands turned round
+    contract x scaled -> contract scaled x
+    add eps mean -> add mean eps
+
+    the mean inside the loop
+    total = accum squares -> share = div squares size_K
+    mean = accum share
+    mean = div total size_K ->
+
+    squares as a product and a sum
+    squares = contract x x over K -> each = mul x x
+    squares = sum each over K
+
+    a product with 1 / sqrt
+    norm = sqrt shifted -> norm = rsqrt shifted
+    div product norm -> mul product norm
+""")
+WRONG = named("""
+    division before the sum is complete
+    product = accum part ->
+    total = accum squares ->
+    div total size_K -> div squares size_K
+    out = div product norm -> early = div part norm
+    out = accum early
+
+    no norm weight
+    contract x scaled -> contract x weight
+
+    the norm weight twice
+    contract x scaled -> contract x twice
+    part = -> twice = mul scaled norm_weight
+    part =
+
+    no eps
+    sqrt shifted -> sqrt mean
+
+    eps beside the root
+    norm = sqrt shifted -> root = sqrt mean
+    norm = add root eps
+
+    eps added in every step
+    total = accum squares -> raised = add squares eps
+    total = accum raised
+    sqrt shifted -> sqrt mean
+
+    a sum in place of a mean
+    add eps mean -> add eps total
+
+    squares of the scaled x
+    contract x x -> contract xw xw
+    squares = -> xw = mul x norm_weight
+    squares =
+
+    a product in place of the division
+    div product norm -> mul product norm
+
+    the square of the sum
+    squares = contract x x over K -> squares = sum x over K
+    mean = div total size_K -> all = mul total total
+    mean = div all size_K
+
+    a difference that is nothing below
+    out = div product norm -> nothing = sub mean mean
+    bad = div eps nothing
+    good = div product norm
+    out = add good bad
+""")
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +124,11 @@ def spec(rms_norm_linear: Recipe) -> Graph:
 
 
 @pytest.fixture(scope="module")
-def fused_by_hand(spec: Graph) -> Callable[[Mapping[str, str]], Graph]:
+def fused_by_hand(spec: Graph) -> Callable[[str], Graph]:
     return lambda edits: handmade(spec, edited(FUSED, edits))
 
 
-Make = Callable[[Mapping[str, str]], Graph]
+Make = Callable[[str], Graph]
 
 
 @pytest.mark.parametrize("what", RIGHT)
@@ -130,14 +140,6 @@ def test_a_correct_rewrite_is_accepted(spec: Graph, fused_by_hand: Make, what: s
 def test_a_planted_wrong_candidate_is_rejected(spec: Graph, fused_by_hand: Make, what: str) -> None:
     with pytest.raises(VerifyError, match=r"not equal to its recipe|divided by 0"):
         prove(spec, fused_by_hand(WRONG[what]), small_cases(spec), seed=1)
-
-
-def test_early_division_is_right_when_there_is_a_single_step(
-    spec: Graph, fused_by_hand: Make
-) -> None:
-    early = fused_by_hand(WRONG["division before the sum is complete"])
-    single = Case({"M": 2, "K": 3, "N": 4}, {"M": 5, "K": 3, "N": 9})
-    Prover(spec).compare(early, single, seed=1)
 
 
 OVERWRITING = """
@@ -176,7 +178,7 @@ def test_huge_constants_are_told_apart(huge: float) -> None:
 
 @pytest.fixture(scope="module")
 def right(spec: Graph, fused_by_hand: Make) -> tuple[Graph, Graph]:
-    return spec, fused_by_hand({})
+    return spec, fused_by_hand("")
 
 
 @pytest.mark.parametrize("tile", range(1, 9))
@@ -221,22 +223,8 @@ def test_a_record_says_what_was_compared_and_how_often(right: tuple[Graph, Graph
     assert prove(spec, candidate, cases, seed=5) == proof
 
 
-def test_bounds_of_independent_draws_multiply(right: tuple[Graph, Graph]) -> None:
-    spec, candidate = right
-    case = small_cases(spec)[1]
-    (entry,) = prove(spec, candidate, [case], seed=1).cases
-    once = log2_chance(spec, candidate, case.sizes)
-    assert math.isclose(entry.log2_failure, entry.draws * once, abs_tol=0.1)
-
-
 SOFTMAX = spec_of({"x": "MK", "v": "NK"}, lambda x, v: contract(exp(x) / sum(exp(x), "K"), v, "K"))
 LATE = spec_of({"x": "MK", "v": "NK"}, lambda x, v: contract(exp(x), v, "K") / sum(exp(x), "K"))
-UNNORMED = spec_of({"x": "MK", "v": "NK"}, lambda x, v: contract(exp(x), v, "K"))
-
-
-def test_a_softmax_without_its_division_is_rejected() -> None:
-    with pytest.raises(VerifyError, match="not equal"):
-        prove(SOFTMAX, UNNORMED, small_cases(SOFTMAX), seed=1)
 
 
 def test_a_proof_with_exp_reaches_the_bound_with_many_draws() -> None:
@@ -289,13 +277,6 @@ def test_every_recipe_proves_equal_to_itself(name: str) -> None:
     spec = trace(recipe, recipe.shapes[0], DType.FP16)
     prover = Prover(spec, range_of=recipe.range_of)
     assert prover.prove(spec, small_cases(spec), seed=3).log2_failure <= LOG2_WANTED
-
-
-def test_one_more_term_is_noticed_in_every_recipe() -> None:
-    spec = spec_of({"x": "MK"}, lambda x: sqrt(sum(x * x, "K")))
-    more = spec_of({"x": "MK"}, lambda x: sqrt(sum(x * x, "K") + 1))
-    with pytest.raises(VerifyError, match="not equal"):
-        prove(spec, more, [replace(small_cases(spec)[0], bounded=True)], seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.lower import attention_program
-from mirage_kernels.generator.schedules.attention.variants import attention_variants, name_of
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
 from mirage_kernels.generator.schedules.loop import Producers
 from mirage_kernels.generator.schedules.register_operand import RegisterOperand
 from mirage_kernels.generator.schedules.schedule import Knobs
@@ -270,19 +270,19 @@ def variants(
     chosen += [Chosen(few, 1.1, 1.2, few_tiles=True)] if few else []
     all_ = tuple(tried(k, 10, 20, 40) for k in measured)
     kernel = Tuned(KEY, (Bucket(size, tuple(chosen), POINTS, all_),), form="first")
-    return {name_of(v): v.knobs for v in chosen_row_variants(PROGRAM, H200, kernel)}
+    return {v.name("Rows"): v.knobs for v in chosen_row_variants(PROGRAM, H200, kernel)}
 
 
 def test_a_kernel_never_tuned_or_without_the_rules_knobs_has_the_rules_variants() -> None:
     other = replace(USUAL, stages=2)
     assert chosen_row_variants(PROGRAM, H200, None) == MADE
-    assert variants(other, other, other) == {name_of(v): v.knobs for v in MADE}
+    assert variants(other, other, other) == {v.name("Rows"): v.knobs for v in MADE}
 
 
 def test_measured_knobs_take_the_place_of_the_rules() -> None:
     shorter = replace(FEW, stages=2)
     found = variants(USUAL, shorter, USUAL, FEW)
-    assert found == {name_of(v): v.knobs for v in MADE} | {"UpTo8RowsFewTiles": shorter}
+    assert found == {v.name("Rows"): v.knobs for v in MADE} | {"UpTo8RowsFewTiles": shorter}
 
 
 def test_one_variant_serves_all_calls_where_both_have_the_same_knobs() -> None:

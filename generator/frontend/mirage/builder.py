@@ -1,5 +1,7 @@
 """Kernel graphs and block graphs, as Mirage's `new_kernel_graph` and `new_threadblock_graph` do."""
 
+# ruff: noqa: N803  (tensors have the names that they have in Mirage's interface)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -11,11 +13,11 @@ from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.running import TORCH_NAMES, Runnable
 from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
 from mirage_kernels.generator.frontend.positional.ops import POSITIONAL
-from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.frontend.positional.steps import (
+from mirage_kernels.generator.frontend.positional.program import (
     NOWHERE,
     Extents,
     Frame,
+    Program,
     Step,
     Tensor,
     Three,
@@ -46,10 +48,10 @@ def absence(name: str, about: str) -> UnsupportedError:
 def _operator(op: str, meaning: str) -> Callable[..., Tensor]:
     """Return the method of an operator on one or two tensors, `A` and `B`."""
 
-    def unary(self: MirageGraph, A: Tensor) -> Tensor:  # noqa: N803
+    def unary(self: MirageGraph, A: Tensor) -> Tensor:
         return self.one(Step(op), A)
 
-    def binary(self: MirageGraph, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+    def binary(self: MirageGraph, A: Tensor, B: Tensor) -> Tensor:
         return self.one(Step(op), A, B)
 
     method = (unary, binary)[POSITIONAL[op].arity - 1]
@@ -65,25 +67,25 @@ class MirageGraph:
     def __init__(self, program: Program) -> None:
         self.program = program
 
-    def require_own(self, tensors: Sequence[Tensor], what: str, hint: str = "") -> None:
+    def require_own(self, tensors: Sequence[Tensor], what: str) -> None:
         """Raise MirageError for a tensor of another graph, or none at all."""
         for tensor in tensors:
-            if not self.program.owns(tensor):
+            if not any(tensor is own for own in self.program.tensors):
                 raise MirageError(
-                    f"{what} of {tensor!r}: it is no tensor of this {self.kind}", hint
+                    f"{what} of {tensor!r}: it is no tensor of this {self.kind}",
+                    "operands are what new_input and the graph's own operators return",
                 )
 
-    def record(self, step: Step, operands: Sequence[Tensor]) -> list[Tensor]:
+    def record(self, step: Step, *operands: Tensor) -> list[Tensor]:
         """Add a step applied to operands of this graph and return its results."""
-        hint = "operands are what new_input and the graph's own operators return"
-        self.require_own(operands, step.op, hint)
+        self.require_own(operands, step.op)
         if POSITIONAL[step.op].over_dim:
             step = replace(step, dim=operands[0].position(step.dim))
         return self.program.apply(step, operands)
 
     def one(self, step: Step, *operands: Tensor) -> Tensor:
         """Add a step with one result."""
-        return self.record(step, operands)[0]
+        return self.record(step, *operands)[0]
 
     matmul = _operator("matmul", "[..., M, K] times [..., K, N].")
     add = _operator("add", "A + B; dims of extent 1 broadcast.")
@@ -100,15 +102,15 @@ class MirageGraph:
     sqrt = _operator("sqrt", "Square root.")
     square = _operator("square", "A * A.")
 
-    def clamp(self, A: Tensor, min_val: float, max_val: float) -> Tensor:  # noqa: N803
+    def clamp(self, A: Tensor, min_val: float, max_val: float) -> Tensor:
         """max(min(A, max_val), min_val)."""
         return self.one(Step("clamp", numbers=(float(min_val), float(max_val))), A)
 
-    def mul_scalar(self, A: Tensor, scalar: float) -> Tensor:  # noqa: N803
+    def mul_scalar(self, A: Tensor, scalar: float) -> Tensor:
         """A times a number."""
         return self.one(Step("mul_scalar", numbers=(float(scalar),)), A)
 
-    def reduction(self, A: Tensor, dim: int) -> Tensor:  # noqa: N803
+    def reduction(self, A: Tensor, dim: int) -> Tensor:
         """Sum along a dim, which keeps the extent 1."""
         return self.one(Step("reduction", dim=dim), A)
 
@@ -142,9 +144,8 @@ class BlockGraph(MirageGraph):
         kept (`store_in_dmem`) is the planner's business here.
         """
         if not isinstance(dtensor, Tensor):
-            raise MirageError(
-                f"a block graph's input is {dtensor!r}", "give a tensor of a kernel graph"
-            )
+            hint = "give a tensor of a kernel graph"
+            raise MirageError(f"a block graph's input is {dtensor!r}", hint)
         dim = NOWHERE if forloop_dim == NOWHERE else dtensor.position(forloop_dim)
         self.tensors.append(dtensor)
         return self.program.tile(dtensor, _three(input_map, "input_map"), dim)
@@ -165,23 +166,23 @@ class BlockGraph(MirageGraph):
         self.require_own([stensor], "new_output")
         self.program.store(stensor, _three(output_map, "output_map"))
 
-    def rms_norm(self, A: Tensor) -> Tensor:  # noqa: N803
+    def rms_norm(self, A: Tensor) -> Tensor:
         """A / sqrt(mean(A^2)) along the last dim of the tile."""
         return self.one(Step("rms_norm", dim=-1), A)
 
-    def reduction_to_dimx(self, A: Tensor, dim: int) -> Tensor:  # noqa: N803
+    def reduction_to_dimx(self, A: Tensor, dim: int) -> Tensor:
         """Sum along a dim until `reduction_dimx` elements are left."""
         return self.one(Step("reduction", dim=dim, size=self.dimx), A)
 
-    def reduction_max(self, A: Tensor, dim: int) -> list[Tensor]:  # noqa: N803
+    def reduction_max(self, A: Tensor, dim: int) -> list[Tensor]:
         """Return the running maximum along a dim and how much it grew in this iteration."""
-        return self.record(Step("reduction_max", dim=dim), [A])
+        return self.record(Step("reduction_max", dim=dim), A)
 
-    def concat(self, A: Tensor, B: Tensor, dim: int) -> Tensor:  # noqa: N803
+    def concat(self, A: Tensor, B: Tensor, dim: int) -> Tensor:
         """Put two tiles side by side, for a matmul with another concat."""
         return self.one(Step("concat", dim=dim), A, B)
 
-    def forloop_accum(self, A: Tensor, acc: str | None = None) -> Tensor:  # noqa: N803
+    def forloop_accum(self, A: Tensor, acc: str | None = None) -> Tensor:
         """Sum over the loop's iterations.
 
         With "sum" along the last dim too; "mean" and "rms" (root of the mean of squares) likewise;
@@ -189,11 +190,11 @@ class BlockGraph(MirageGraph):
         """
         return self.one(Step("accum", kind=acc or ""), A)
 
-    def forloop_accum_rescale(self, A: Tensor, B: Tensor, acc: str | None = None) -> Tensor:  # noqa: N803
+    def forloop_accum_rescale(self, A: Tensor, B: Tensor, acc: str | None = None) -> Tensor:
         """Sum over the loop's iterations, what is summed so far times B = exp(growth)."""
         return self.one(Step("accum_rescale", kind=acc or ""), A, B)
 
-    def forloop_accum_max(self, A: Tensor) -> Tensor:  # noqa: N803
+    def forloop_accum_max(self, A: Tensor) -> Tensor:
         """Return the running maximum after the loop."""
         return self.one(Step("accum_max"), A)
 
@@ -205,7 +206,7 @@ class KernelGraph(MirageGraph, Runnable):
 
     def __init__(self) -> None:
         super().__init__(Program())
-        self._lowered: tuple[tuple[Sequence[Step], Sequence[Tensor]], Lowered] | None = None
+        self._lowered: tuple[object, Lowered] | None = None  # with what it was made of
 
     def new_input(
         self, dims: Sequence[int], strides: Sequence[int] | None = None, dtype: DType = float16
@@ -215,14 +216,14 @@ class KernelGraph(MirageGraph, Runnable):
             raise MirageError(f"new_input of {dtype!r}", "dtypes: float16, bfloat16, float32")
         return self.program.input(_whole(dims, "dims"), dtype, _whole(strides or (), "strides"))
 
-    def mark_output(self, A: Tensor, strides: Sequence[int] | None = None) -> None:  # noqa: N803
+    def mark_output(self, A: Tensor, strides: Sequence[int] | None = None) -> None:
         """Make a tensor a result; without any, tensors that nothing takes are the results."""
         self.require_own([A], "mark_output")
         self.program.results.append(replace(A, strides=_whole(strides or (), "strides")))
 
     def rms_norm(
         self,
-        A: Tensor,  # noqa: N803
+        A: Tensor,
         normalized_shape: Sequence[int] | Tensor | None = None,
         weight: Tensor | None = None,
     ) -> Tensor:
@@ -238,14 +239,14 @@ class KernelGraph(MirageGraph, Runnable):
         normed = self.one(Step("rms_norm", dim=-len(shape)), A)
         return normed if weight is None else self.mul(normed, weight)
 
-    def softmax(self, A: Tensor, dim: int = -1) -> Tensor:  # noqa: N803
+    def softmax(self, A: Tensor, dim: int = -1) -> Tensor:
         """exp(A) / sum(exp(A)) along a dim: keeping exp in range is the optimizer's task."""
         weights = self.exp(A)
         return self.div(weights, self.reduction(weights, dim))
 
     def customized(self, inputs: Sequence[Tensor], bgraph: BlockGraph) -> list[Tensor]:
         """Apply a hand-written block graph to the tensors that its inputs were made for."""
-        if not bgraph.program.stored or not bgraph.tensors:
+        if not bgraph.program.of("output") or not bgraph.tensors:
             raise MirageError("a block graph needs inputs and outputs", "new_input, new_output")
         if list(map(id, bgraph.tensors)) != list(map(id, inputs)):
             raise MirageError(
@@ -273,13 +274,13 @@ class KernelGraph(MirageGraph, Runnable):
             return super().__call__(inputs)
         chosen = KernelGraph()
         chosen.program = replace(self.program, results=list(outputs))
-        return Runnable.__call__(chosen, inputs)
+        return chosen(inputs)
 
     def superoptimize(self, config: str | None = None, **options: object) -> MuGraph:
         """Search for the fastest muGraphs equal to this graph; see docs/mirage.md for options."""
         from mirage_kernels.generator.frontend.mirage.optimize import superoptimize
 
-        return superoptimize(self, **{"config": config, **options})
+        return superoptimize(self, config=config, **options)
 
     def to_json(self, filename: str) -> None:
         """Write the graph as a checkpoint of one graph."""
@@ -300,17 +301,17 @@ class KernelGraph(MirageGraph, Runnable):
 
 
 def _whole(values: Sequence[int], what: str) -> Extents:
-    whole = isinstance(values, Sequence) and all(type(v) is int for v in values)
-    if not whole:
+    if not isinstance(values, Sequence) or any(type(v) is not int for v in values):
         raise MirageError(f"{what} is {values!r}", "give a tuple of whole numbers")
     return tuple(values)
 
 
 def _three(values: Sequence[int], what: str) -> Three:
-    found = _whole(values, what)
-    if len(found) != 3:
-        raise MirageError(f"{what} is {values!r}", "it is three whole numbers, for x, y and z")
-    x, y, z = found
+    try:
+        x, y, z = _whole(values, what)
+    except ValueError:
+        hint = "it is three whole numbers, for x, y and z"
+        raise MirageError(f"{what} is {values!r}", hint) from None
     return (x, y, z)
 
 
@@ -322,12 +323,7 @@ def bypass_compile_errors(value: bool = True) -> None:
     """Do nothing: graphs are not compiled when they are called."""
 
 
-def new_kernel_graph() -> KernelGraph:
-    """Return an empty kernel graph."""
-    return KernelGraph()
-
-
-new_graph = new_kernel_graph  # the older name
+new_kernel_graph = new_graph = KernelGraph  # `new_graph` is the older name
 
 
 def new_threadblock_graph(

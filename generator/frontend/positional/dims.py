@@ -5,17 +5,16 @@ matrix product says that two dims are the same factors. A dim that holds the res
 blocks side by side has one factor for the blocks and one for what each of them made. Factors begin
 as whole dims of the program's inputs and are joined or split where the program asks for it.
 
-A tile is a value of the graph under construction. It says which factors each positional dim is made
-of and how grid axes and the loop have cut them. A factor that is cut into as many parts as it has
-elements is `whole` cut: the tile has one element along it, no positional dim shows it, but the
-value still varies with it. Two operands that meet may both vary with one axis: then the factors
-which that axis cuts are the same coordinate and are joined.
+A tile is a value of the graph under construction, and how grid axes and the loop have cut its
+factors. A factor that is cut into as many parts as it has elements is `whole` cut: no positional
+dim of the tile shows it, but the value still varies with it. Two operands that meet may both vary
+with one axis: then the factors which that axis cuts are the same coordinate and are joined.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.errors import GraphError
@@ -36,31 +35,33 @@ class Refined(Exception):  # noqa: N818  (not an error: the program is read agai
 class Factors:
     """The factors found so far; one points to the factor it was joined with, or to its own factors.
 
-    `join`, `split` and `drop` raise `Refined` when they change anything.
+    `join`, `split` and `drop` raise `Refined` when they change anything. `names` has names by
+    provisional ones, which are d0, d1, ...
     """
 
     sizes: list[int] = field(default_factory=list)
-    means: list[Row | None] = field(default_factory=list)  # None: still a factor of its own
+    means: dict[Factor, Row] = field(default_factory=dict)  # of those that were joined or split
     first: dict[tuple[int, int], Factor] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def name(self, factor: Factor) -> str:
+        """Return the name of the dim that a factor is."""
+        return self.names.get(f"d{factor}", f"d{factor}")
 
     def of_input(self, tensor: int, position: int, extent: int) -> Row:
         """Return the factors of a dim of one of the program's inputs."""
-        key = (tensor, position)
-        if key not in self.first:
-            self.first[key] = self._new(extent)
-        return self.leaves(self.first[key])
+        if (tensor, position) not in self.first:
+            self.first[tensor, position] = self._new(extent)
+        return self._leaves(self.first[tensor, position])
 
     def _new(self, size: int) -> Factor:
         self.sizes.append(size)
-        self.means.append(None)
         return len(self.sizes) - 1
 
-    def leaves(self, factor: Factor) -> Row:
-        """Return what a factor means now: itself, the one it was joined with, or its factors."""
-        meaning = self.means[factor]
-        if meaning is None:
+    def _leaves(self, factor: Factor) -> Row:
+        if factor not in self.means:
             return (factor,)
-        return tuple(leaf for part in meaning for leaf in self.leaves(part))
+        return tuple(leaf for part in self.means[factor] for leaf in self._leaves(part))
 
     def extent(self, row: Sequence[Factor]) -> int:
         """Return the number of elements along a row of factors."""
@@ -127,25 +128,24 @@ class Tile:
         """Return what one axis cuts, outermost first."""
         return tuple(c for c in self.cuts if c.axis == axis)
 
-    def with_row(self, position: int, row: Row) -> tuple[Row, ...]:
-        """Return the rows with another one at a position."""
-        return (*self.rows[:position], row, *self.rows[position + 1 :])
+    def after_loop(self) -> tuple[Cut, ...]:
+        """Return what the grid cuts."""
+        return tuple(c for c in self.cuts if c.axis != LOOP)
 
 
 @dataclass
 class Scope:
-    """A graph under construction at one level: its builder, the factors, their names."""
+    """A graph under construction at one level, and the factors that its dims are."""
 
     builder: Builder
     factors: Factors
-    names: Callable[[Factor], str]
     loop_range: int = 1
     loop_cuts: tuple[Cut, ...] = ()  # of all inputs of a block graph
 
     def emit(self, op: str, *args: str, over: Factor | None = None) -> str:
         """Append a node and return its name."""
         name = self.builder.free_name(name_of(op, args, self.builder.types))
-        dim = "" if over is None else self.names(over)
+        dim = "" if over is None else self.factors.name(over)
         return self.builder.add(Node(op, args, (Value(name, SCALAR),), over=dim))
 
     def summed(self, name: str, row: Sequence[Factor]) -> str:
@@ -159,30 +159,22 @@ class Scope:
         for node in self.builder.nodes:
             if node.op == "const" and node.value == value:
                 return node.name
-        name = self.builder.free_name("const")
-        return self.builder.add(Node("const", (), (Value(name, SCALAR),), value=value))
+        out = Value(self.builder.free_name("const"), SCALAR)
+        return self.builder.add(Node("const", (), (out,), value=value))
 
-    def size(self, factor: Factor) -> str:
-        """Return the name of a factor's extent as a scalar."""
-        dim = self.names(factor)
-        if f"size_{dim}" in self.builder.types:
-            return f"size_{dim}"
-        return self.builder.add(Node("size", (), (Value(f"size_{dim}", SCALAR),), over=dim))
-
-    def product(self, sizes: Sequence[str]) -> str:
-        """Return the name of a product of scalars; "" of none."""
-        first, *rest = sizes or ("",)
-        for size in rest:
-            first = self.emit("mul", first, size)
-        return first
+    def product(self, row: Sequence[Factor]) -> str:
+        """Return the name of the extent of a row of factors; "" of none."""
+        product = ""
+        for dim in map(self.factors.name, row):
+            size = f"size_{dim}"
+            if size not in self.builder.types:
+                self.builder.add(Node("size", (), (Value(size, SCALAR),), over=dim))
+            product = self.emit("mul", product, size) if product else size
+        return product
 
     def is_whole(self, cut: Cut) -> bool:
         """Say whether a cut leaves a single element."""
         return self.factors.sizes[cut.factor] == cut.count
-
-    def hidden(self, tile: Tile, axis: str) -> list[Factor]:
-        """Return the factors along which a tile has one element because of an axis."""
-        return [c.factor for c in tile.along(axis) if self.is_whole(c)]
 
     def stand_apart(self, cut: Cut | None, why: str) -> None:
         """Make a cut a whole one: its factor falls into the parts and what is in a part."""
@@ -191,9 +183,8 @@ class Scope:
 
     def uncut(self, tile: Tile, row: Row, why: str) -> None:
         """Make sure that no grid axis cuts the factors of a row that is about to be reduced."""
-        for factor in row:
-            cut = tile.cut(factor)
-            if cut is not None and cut.axis != LOOP:
+        for cut in tile.cuts:
+            if cut.factor in row and cut.axis != LOOP:
                 self.stand_apart(cut, why)
 
     def meet(self, a: tuple[Tile, Row], b: tuple[Tile, Row], why: str) -> None:
@@ -222,27 +213,24 @@ class Scope:
             if theirs and mine != theirs:
                 for cut in (*mine, *theirs):
                     self.stand_apart(cut, why)
-                rows = (tuple(c.factor for c in cuts) for cuts in (mine, theirs))
-                (x, y) = ((replace(t, cuts=()), row) for t, row in zip((a, b), rows, strict=True))
-                self.meet(x, y, why)
+                x, y = (tuple(c.factor for c in cuts) for cuts in (mine, theirs))
+                self.meet((replace(a, cuts=()), x), (replace(b, cuts=()), y), why)
         return tuple(dict.fromkeys((*a.cuts, *b.cuts)))
 
     def aligned(self, a: Tile, b: Tile, why: str) -> tuple[Row, ...]:
         """Return the rows of an elementwise result; dims of extent 1 broadcast."""
         rows = []
         for x, y in zip(a.rows, b.rows, strict=True):
-            extent = self.extent(a, x)
-            if extent != self.extent(b, y):
-                self.factors.drop(x if extent == 1 else y)
+            m, n = (
+                self.factors.extent(row) // math.prod(c.count for c in tile.cuts if c.factor in row)
+                for tile, row in ((a, x), (b, y))
+            )
+            if m != n:
+                self.factors.drop(x if m == 1 else y)
             elif x and y:
                 self.meet((a, x), (b, y), why)
             rows.append(x or y)
         return tuple(rows)
-
-    def extent(self, tile: Tile, row: Row) -> int:
-        """Return the number of elements of a tile along a row."""
-        cuts = (tile.cut(factor) for factor in row)
-        return self.factors.extent(row) // math.prod(cut.count for cut in cuts if cut)
 
     def made(self, name: str, rows: Sequence[Row], of: Sequence[Tile], why: str) -> Tile:
         """Return the tile of a value that was computed from others.
@@ -258,19 +246,5 @@ class Scope:
                 "a dim that is both rows and columns (X times X transposed) has no named form yet",
             )
         held = self.builder.types[name].names
-        kept = tuple(c for c in cuts if self.names(c.factor) in held)
+        kept = tuple(c for c in cuts if self.factors.name(c.factor) in held)
         return Tile(name, tuple(rows), kept, looped=any(t.looped for t in of))
-
-
-def only_values(tiles: Sequence[Tile], op: str) -> None:
-    """Raise GraphError for an operand that is no ordinary value."""
-    for tile in tiles:
-        if tile.parts:
-            raise GraphError(
-                f"{op} takes a concat", "only a matmul of two concats along its inner dim can"
-            )
-        if tile.role in ("growth", "factor"):
-            raise GraphError(
-                f"{op} takes the growth of a running maximum",
-                "take exp of it and give that to forloop_accum_rescale",
-            )

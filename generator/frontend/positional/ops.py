@@ -10,68 +10,59 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.frontend.positional.dims import (
-    LOOP,
-    Cut,
-    Scope,
-    Tile,
-    only_values,
-)
-from mirage_kernels.generator.frontend.positional.steps import (
-    Extents,
-    Frame,
-    ShapeRule,
-    Step,
-    accum,
-    check_extents,
-    concat,
-    elementwise,
-    matmul,
-    reduction,
-)
+from mirage_kernels.generator.frontend.positional.dims import LOOP, Scope, Tile
 from mirage_kernels.generator.ir import OPS, Kind
 
-Lowering = Callable[[Scope, Step, Sequence[Tile]], list[Tile]]
+if TYPE_CHECKING:
+    from mirage_kernels.generator.frontend.positional.program import Extents, Step
 
 
 @dataclass(frozen=True)
 class Op:
     """An operator of positional programs.
 
-    `over_dim`: `Step.dim` is a dim of its first operand. `numbers`: how many constants it has.
-    `block`: only block graphs have it. `special`: it takes a concat, or the growth of a maximum.
+    `extents` gives its result's from those of its operands, None where they don't fit: `takes` says
+    what would. `over_dim`: `Step.dim` is a dim of its first operand. `numbers`: how many constants
+    it has; `kinds` those of an accumulation. `block`: only block graphs have it. `special`: it
+    takes a concat, or the growth of a maximum.
     """
 
     arity: int
-    extents: ShapeRule
-    lower: Lowering
+    extents: Callable[[Step, Sequence[Extents]], Extents | None]
+    lower: Callable[[Scope, Step, Sequence[Tile]], list[Tile]]
+    takes: str = "operands have equally many dims; each pair is equal, or one of them is 1"
     numbers: int = 0
     results: int = 1
+    kinds: tuple[str, ...] = ("",)
     over_dim: bool = False
     block: bool = False
     special: bool = False
 
 
-def result_extents(step: Step, args: Sequence[Extents], frame: Frame | None) -> list[Extents]:
-    """Return the extents of a step's results; raise GraphError where its operands don't fit.
-
-    `frame` is that of the block graph around it, None at kernel level.
-    """
-    level, known = "block", POSITIONAL
-    if frame is None:
-        level, known = "kernel", {name: op for name, op in POSITIONAL.items() if not op.block}
-    op = known.get(step.op)
+def result_extents(step: Step, args: Sequence[Extents], *, in_block: bool) -> list[Extents]:
+    """Return the extents of a step's results; raise GraphError where its operands don't fit."""
+    known = {name: op for name, op in POSITIONAL.items() if in_block or not op.block}
+    op, level = known.get(step.op), "block" if in_block else "kernel"
     if op is None:
         raise GraphError(f"a {level} graph has no operator {step.op!r}", f"there are {[*known]}")
-    if op.arity != len(args):
-        raise GraphError(f"{step.op} takes {op.arity} operands, not {len(args)}")
-    if op.numbers != len(step.numbers):
-        raise GraphError(f"{step.op} takes {op.numbers} numbers, not {len(step.numbers)}")
+    if (op.arity, op.numbers) != (len(args), len(step.numbers)):
+        raise GraphError(
+            f"{step.op} takes {op.arity} operands and {op.numbers} numbers, "
+            f"not {len(args)} and {len(step.numbers)}"
+        )
     if op.over_dim and not 0 <= step.dim < len(args[0]):
         raise GraphError(f"{step.op} over dim {step.dim}: the tensor has the dims {list(args[0])}")
-    found = check_extents(op.extents(step, args, frame), f"the result of {step.op}")
+    if step.kind not in op.kinds:
+        hint = f"kinds: None, {', '.join(filter(None, op.kinds))}"
+        raise GraphError(f"there is no {step.op} of the kind {step.kind!r}", hint)
+    found = op.extents(step, args)
+    if found is None:
+        what = f"{step.op} of {' and '.join(str(list(a)) for a in args)}"
+        what += f" to {step.size} elements" if step.size != 1 else ""
+        raise GraphError(f"{what}: the dims don't fit", op.takes)
     return [found] * op.results
 
 
@@ -81,6 +72,24 @@ def lowered(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     if not op.special:
         only_values(args, step.op)
     return op.lower(scope, step, args)
+
+
+def only_values(tiles: Sequence[Tile], op: str) -> None:
+    """Raise GraphError for an operand that is no ordinary value."""
+    for tile in tiles:
+        if tile.parts:
+            hint = "only a matmul of two concats along its inner dim can"
+            raise GraphError(f"{op} takes a concat", hint)
+        if tile.role in ("growth", "factor"):
+            hint = "take exp of it and give that to forloop_accum_rescale"
+            raise GraphError(f"{op} takes the growth of a running maximum", hint)
+
+
+def _broadcast(step: Step, args: Sequence[Extents]) -> Extents | None:
+    a, b = args[0], args[-1]
+    if len(a) != len(b) or any(m != n and 1 not in (m, n) for m, n in zip(a, b, strict=True)):
+        return None
+    return tuple(map(max, a, b))
 
 
 def _elementwise(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
@@ -102,12 +111,17 @@ def _mul_scalar(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
 
 
 def _clamp(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
-    """max(min(x, high), low); min(a, b) = -max(-a, -b)."""
+    # max(min(x, high), low), where min(a, b) = -max(-a, -b)
     low, high = step.numbers
-    minus = scope.emit("neg", args[0].name)
-    below = scope.emit("neg", scope.emit("max", minus, scope.number(-high)))
-    name = scope.emit("max", below, scope.number(low))
+    minus = scope.emit("max", scope.emit("neg", args[0].name), scope.number(-high))
+    name = scope.emit("max", scope.emit("neg", minus), scope.number(low))
     return [scope.made(name, args[0].rows, args, step.op)]
+
+
+def _product(step: Step, args: Sequence[Extents]) -> Extents | None:
+    a, b = args
+    fits = len(a) == len(b) >= 2 and a[-1] == b[-2] and a[:-2] == b[:-2]
+    return (*a[:-1], b[-1]) if fits else None
 
 
 def _matmul(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
@@ -115,7 +129,7 @@ def _matmul(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     if a.parts and b.parts and (a.joint, b.joint) == (len(a.rows) - 1, len(b.rows) - 2):
         # (a1 | a2) @ (b1 / b2)  ->  a1 @ b1 + a2 @ b2
         products = [_matmul(scope, step, pair)[0] for pair in zip(a.parts, b.parts, strict=True)]
-        return _elementwise(scope, Step("add"), products)
+        return _elementwise(scope, replace(step, op="add"), products)
     only_values(args, step.op)
     leading = [replace(t, rows=t.rows[:-2]) for t in args]
     batch = scope.aligned(leading[0], leading[1], f"{step.op}, leading dims")
@@ -140,9 +154,23 @@ def _matmul(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     return [scope.made(scope.summed(name, inner[:-1]), rows, args, step.op)]
 
 
+def _side_by_side(step: Step, args: Sequence[Extents]) -> Extents | None:
+    (a, b), at = args, step.dim
+    if (*a[:at], *a[at + 1 :]) != (*b[:at], *b[at + 1 :]):
+        return None
+    return (*a[:at], a[at] + b[at], *a[at + 1 :])
+
+
 def _concat(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     looped = any(a.looped for a in args)
     return [Tile("", args[0].rows, looped=looped, parts=tuple(args), joint=step.dim)]
+
+
+def _shorter(step: Step, args: Sequence[Extents]) -> Extents | None:
+    """Return the extents with `step.size` elements left of a dim, or of the last one."""
+    a, size = args[0], step.size
+    at = len(a) - 1 if step.dim < 0 else step.dim
+    return (*a[:at], size, *a[at + 1 :]) if size >= 1 and a[at] % size == 0 else None
 
 
 def _shortened(scope: Scope, a: Tile, position: int, size: int) -> Tile:
@@ -158,7 +186,8 @@ def _shortened(scope: Scope, a: Tile, position: int, size: int) -> Tile:
             scope.factors.split(row[at], extent // size if extent % size == 0 else size, why)
         size //= extent
     scope.uncut(a, row[:at], why)
-    return replace(a, name=scope.summed(a.name, row[:at]), rows=a.with_row(position, row[at:]))
+    rows = (*a.rows[:position], row[at:], *a.rows[position + 1 :])
+    return replace(a, name=scope.summed(a.name, row[:at]), rows=rows)
 
 
 def _reduction(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
@@ -174,7 +203,7 @@ def _rms_norm(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
         scope.stand_apart(a.cut(factor), step.op)
     mean = scope.summed(scope.emit("square", a.name), row)
     if row:
-        mean = scope.emit("div", mean, scope.product([scope.size(f) for f in row]))
+        mean = scope.emit("div", mean, scope.product(row))
     return [scope.made(scope.emit("div", a.name, scope.emit("sqrt", mean)), a.rows, args, step.op)]
 
 
@@ -183,7 +212,7 @@ def _reduction_max(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]
     (a,) = args
     row = a.rows[step.dim]
     scope.uncut(a, row, step.op)
-    over = (*row, *scope.hidden(a, LOOP))
+    over = (*row, *_stepped(scope, a))
     if not over:
         raise GraphError(
             "reduction_max along a dim of one element that no loop cuts",
@@ -192,58 +221,58 @@ def _reduction_max(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]
     name = a.name
     for factor in over:
         name = scope.emit("peak", name, over=factor)
-    peak = scope.made(name, a.with_row(step.dim, ()), args, step.op)
-    peak = replace(peak, role="peak", peak=name)
+    rows = (*a.rows[: step.dim], (), *a.rows[step.dim + 1 :])
+    peak = replace(scope.made(name, rows, args, step.op), role="peak", peak=name)
     return [peak, replace(peak, role="growth")]
+
+
+def _total(step: Step, args: Sequence[Extents]) -> Extents | None:
+    return _shorter(step, args) if step.kind else args[0]
 
 
 def _accum(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     (a,) = args
     last = len(a.rows) - 1
+    row = a.rows[last]
+    looped = a.looped and scope.loop_range > 1
+    inside = any(c.factor in row for c in a.along(LOOP))  # the loop cuts what is summed
     if step.kind == "rms":
         a = replace(a, name=scope.emit("square", a.name))
-    size = step.outs[0].extents[last] if step.kind == "sum_todimx" else 1
-    total = _total(scope, _shortened(scope, a, last, size) if step.kind else a)
+    if step.kind:
+        a = _shortened(scope, a, last, step.size)
+    if looped:
+        a = replace(a, name=scope.emit("accum", _in_tile(scope, a, "an accumulation")))
+        a = replace(a, role="", peak="")
+    elif scope.loop_range > 1:  # the same in every iteration
+        a = replace(a, name=scope.emit("mul", a.name, _iterations(scope)))
     if step.kind in ("mean", "rms"):
-        row = a.rows[last]
-        sizes = [scope.product([scope.size(f) for f in row])] if row else []
-        if scope.loop_range > 1 and not any(c.factor in row for c in a.along(LOOP)):
-            sizes.append(_iterations(scope))
-        count = scope.product(sizes)  # of what the mean is of; "" for one
-        mean = scope.emit("div", total.name, count) if count else total.name
-        total = replace(total, name=scope.emit("sqrt", mean) if step.kind == "rms" else mean)
-    return [total]
-
-
-def _after_loop(cuts: Sequence[Cut]) -> tuple[Cut, ...]:
-    return tuple(c for c in cuts if c.axis != LOOP)
+        count = scope.product(row)  # of what the mean is of; "" for one
+        if scope.loop_range > 1 and not inside:
+            iterations = _iterations(scope)
+            count = scope.emit("mul", count, iterations) if count else iterations
+        mean = scope.emit("div", a.name, count) if count else a.name
+        a = replace(a, name=scope.emit("sqrt", mean) if step.kind == "rms" else mean)
+    return [replace(a, cuts=a.after_loop(), looped=False)]
 
 
 def _in_tile(scope: Scope, a: Tile, why: str) -> str:
     """Sum along what is left of the loop's dim in a tile; return the name of the sum."""
-    for factor in (factor for row in a.rows for factor in row):
-        cut = a.cut(factor)
-        if cut is not None and cut.axis == LOOP:
+    for cut in a.along(LOOP):
+        if any(cut.factor in row for row in a.rows):
             scope.stand_apart(cut, why)
-    return scope.summed(a.name, scope.hidden(a, LOOP))
+    return scope.summed(a.name, _stepped(scope, a))
 
 
-def _total(scope: Scope, a: Tile) -> Tile:
-    """Return the sum of a tile over the loop's iterations."""
-    kept = _after_loop(a.cuts)
-    if scope.loop_range == 1:
-        return replace(a, cuts=kept, looped=False)
-    if not a.looped:  # the same in every iteration
-        return replace(a, name=scope.emit("mul", a.name, _iterations(scope)), cuts=kept)
-    name = scope.emit("accum", _in_tile(scope, a, "an accumulation"))
-    return replace(a, name=name, cuts=kept, looped=False, role="", peak="")
+def _stepped(scope: Scope, a: Tile) -> list[int]:
+    """Return the factors along which a tile has one element because of the loop."""
+    return [c.factor for c in a.along(LOOP) if scope.is_whole(c)]
 
 
 def _iterations(scope: Scope) -> str:
     """Return the number of the loop's iterations as a scalar."""
     for cut in scope.loop_cuts:
         scope.stand_apart(cut, "an accumulation of what no iteration changes")
-        return scope.size(cut.factor)
+        return scope.product([cut.factor])
     return scope.number(scope.loop_range)
 
 
@@ -257,11 +286,11 @@ def _accum_rescale(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]
         )
     if step.kind == "sum":
         a = _shortened(scope, a, len(a.rows) - 1, 1)
-    cuts = _after_loop(scope.merged(a, factor, step.op))
+    made = replace(a, cuts=scope.merged(a, factor, step.op))
     if scope.loop_range > 1:
-        summed = _in_tile(scope, a, step.op)
-        a = replace(a, name=scope.emit("accum_rescaled", summed, factor.peak))
-    return [replace(a, cuts=cuts, looped=False)]
+        name = scope.emit("accum_rescaled", _in_tile(scope, a, step.op), factor.peak)
+        made = replace(made, name=name)
+    return [replace(made, cuts=made.after_loop(), looped=False)]
 
 
 def _accum_max(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
@@ -269,7 +298,7 @@ def _accum_max(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     if a.role != "peak":
         raise GraphError(f"{step.op} takes a running maximum", "the first result of reduction_max")
     name = scope.emit("last", a.name) if scope.loop_range > 1 else a.name
-    return [Tile(name, a.rows, _after_loop(a.cuts))]
+    return [Tile(name, a.rows, a.after_loop())]
 
 
 _MASKING = ("less", "both", "where")  # positions and truth values: no positional form yet
@@ -278,17 +307,20 @@ ELEMENTWISE = {
     for op in OPS.values()
     if op.kind is Kind.ELEMENTWISE and op.name not in _MASKING
 }
+_SIZE = "the number of elements that are left divides the dim"
+_INNER = "operands are [..., M, K] and [..., K, N] with the same leading dims"
+_KINDS = ("", "sum", "mean", "rms", "sum_todimx")
 POSITIONAL: dict[str, Op] = {
-    **{name: Op(n, elementwise, _elementwise) for name, n in ELEMENTWISE.items()},
-    "exp": Op(1, elementwise, _exp, special=True),
-    "mul_scalar": Op(1, elementwise, _mul_scalar, numbers=1),
-    "clamp": Op(1, elementwise, _clamp, numbers=2),
-    "matmul": Op(2, matmul, _matmul, special=True),
-    "reduction": Op(1, reduction, _reduction, over_dim=True),
-    "rms_norm": Op(1, elementwise, _rms_norm, over_dim=True),
-    "reduction_max": Op(1, reduction, _reduction_max, results=2, over_dim=True, block=True),
-    "accum": Op(1, accum, _accum, block=True),
-    "accum_rescale": Op(2, accum, _accum_rescale, block=True, special=True),
-    "accum_max": Op(1, elementwise, _accum_max, block=True, special=True),
-    "concat": Op(2, concat, _concat, over_dim=True, block=True),
+    **{name: Op(n, _broadcast, _elementwise) for name, n in ELEMENTWISE.items()},
+    "exp": Op(1, _broadcast, _exp, special=True),
+    "mul_scalar": Op(1, _broadcast, _mul_scalar, numbers=1),
+    "clamp": Op(1, _broadcast, _clamp, numbers=2),
+    "matmul": Op(2, _product, _matmul, _INNER, special=True),
+    "reduction": Op(1, _shorter, _reduction, _SIZE, over_dim=True),
+    "rms_norm": Op(1, _broadcast, _rms_norm, over_dim=True),
+    "reduction_max": Op(1, _shorter, _reduction_max, results=2, over_dim=True, block=True),
+    "accum": Op(1, _total, _accum, _SIZE, kinds=_KINDS, block=True),
+    "accum_rescale": Op(2, _total, _accum_rescale, kinds=_KINDS[:2], block=True, special=True),
+    "accum_max": Op(1, _broadcast, _accum_max, block=True, special=True),
+    "concat": Op(2, _side_by_side, _concat, "the other dims are equal", over_dim=True, block=True),
 }

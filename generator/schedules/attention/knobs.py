@@ -1,13 +1,16 @@
-"""What the knobs of both attention schedules have in common, and how the schedules are made."""
+"""What the knobs of both attention schedules have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from typing_extensions import Self
 
 from mirage_kernels.generator.ir import parts_of
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, AttentionRoles
-from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
+from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 
 ELEMENT_BYTES, FLOAT_BYTES = 2, 4
@@ -17,6 +20,8 @@ PASSES_OF_A_SPLIT = 3  # in proofs: passes of the loop that a block makes
 @dataclass(frozen=True)
 class AttentionKnobs(Knobs):
     """Template constants of an emitted attention kernel."""
+
+    fewest_stages: ClassVar[int]
 
     rows: int  # query rows of one tile
     keys: int  # of one step
@@ -38,6 +43,12 @@ class AttentionKnobs(Knobs):
         """Return the shared memory of one block; see `AttentionProgram.sizes`."""
         raise NotImplementedError
 
+    def fitting(self, program: AttentionProgram, on: Target) -> Self | None:
+        """Return the knobs, with fewer stages if there is no room; None if too few have it."""
+        share = (on.shared_bytes + RESERVED_BYTES) // self.blocks - RESERVED_BYTES
+        fewer = (replace(self, stages=n) for n in range(self.stages, self.fewest_stages - 1, -1))
+        return next((k for k in fewer if k.shared_bytes(*program.sizes) <= share), None)
+
     def config(self, program: AttentionProgram) -> dict[str, int]:
         """Return the knobs by name; those that are optional and 0 are left away."""
         optional = ("dynamic", "key_sums")
@@ -50,21 +61,7 @@ class AttentionKnobs(Knobs):
         those of two tokens here: rows do not know of each other.
         """
         keys, tokens = self.pass_keys, min(2, self.rows) if roles.tokens else 1
-        tiles = {roles.sequences: 1, roles.group: self.rows // tokens}
-        if roles.heads:
-            tiles[roles.heads] = 1
-        if roles.tokens:
-            tiles[roles.tokens] = tokens
-        return tiles | {roles.keys: keys, parts_of(roles.keys): PASSES_OF_A_SPLIT * keys}
-
-
-def attention_schedule(
-    knobs: type[AttentionKnobs], fits: Callable[[AttentionProgram, Target], tuple[str, ...]]
-) -> Schedule[AttentionProgram]:
-    """Return the schedule of such knobs, with what speaks against a program."""
-    return Schedule(
-        knobs=knobs,
-        roles=AttentionRoles,
-        fits=fits,
-        shared_bytes=lambda program, chosen: chosen.shared_bytes(*program.sizes),
-    )
+        tiles = {roles.sequences: 1, roles.heads: 1, roles.tokens: tokens}
+        tiles |= {roles.group: self.rows // tokens, roles.keys: keys}
+        tiles[parts_of(roles.keys)] = PASSES_OF_A_SPLIT * keys
+        return {dim: size for dim, size in tiles.items() if dim}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mirage_kernels.generator.emit.forms import Emitted, recipe_files
+from mirage_kernels.generator.emit.cuda import recipe_files
 from mirage_kernels.generator.emit.table import Entry
 from mirage_kernels.generator.ir import Graph, parts_of, retile
 from mirage_kernels.generator.records.headers import attention_header
@@ -65,11 +63,6 @@ def cases(record: KernelRecord, variant: Variant) -> list[Case]:
     ]
 
 
-def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
-    """Return the sources of a recipe's records."""
-    return recipe_files([Emitted(record.arch, kernel_of(record)) for record in records])
-
-
 def kernel_of(record: KernelRecord) -> AttentionKernel:
     """Return the attention kernel of a record, planned."""
     program = attention_program(record.recipe, record.graph)
@@ -83,9 +76,13 @@ def entries(record: KernelRecord) -> list[Entry]:
     return [Entry(record.recipe, *about, options=record.options, reads_cache=True)]
 
 
-def form(subject: Subject) -> str:
-    """Return the name of a muGraph's form; raises PlanError for one that is no attention."""
-    return form_name(attention_program(subject.recipe, subject.graph))
-
-
-PLAN = Plan(AttentionRoles, form, require, planned, cases, sources, entries, proves_small=True)
+PLAN = Plan(
+    AttentionRoles,
+    lambda subject: form_name(attention_program(subject.recipe, subject.graph)),
+    require,
+    planned,
+    cases,
+    lambda records: recipe_files([kernel_of(record) for record in records]),
+    entries,
+    proves_small=True,
+)

@@ -19,6 +19,7 @@ from enum import Enum
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, TensorType
+from mirage_kernels.generator.plan.program import needed
 
 
 class Place(Enum):
@@ -56,33 +57,15 @@ class AttentionRoles:
 
     def place(self, type_: TensorType) -> Place | None:
         """Return what a value with these dims is; None if the plan has no place for it."""
-        letters = {self.keys: "k", self.depth: "d", self.more: "d", self.heads: ""}
-        letters |= {self.sequences: "", **dict.fromkeys(self.rows, "r")}
-        return _PLACES.get(frozenset("".join(letters.get(d, "?") for d in type_.names)))
-
-    def shown(self, type_: TensorType) -> tuple[str, ...]:
-        """Return a value's dims without those that a work item has one of, or all."""
-        shown = tuple(d for d in type_.names if d not in (self.heads, self.sequences))
-        return shown or type_.names
+        words = {self.keys: "keys", self.depth: "depth", self.more: "depth"}
+        words |= {**dict.fromkeys(self.rows, "rows"), self.heads: "", self.sequences: ""}
+        found = sorted({words.get(d, "?") for d in type_.names} - {""}, key="keys rows depth".find)
+        return next((p for p in Place if p.value == (" x ".join(found) or "scalar")), None)
 
     @property
     def counted(self) -> str:
         """What buckets count: query rows, `T*G`."""
         return "*".join(self.rows)
-
-
-_PLACES = {
-    frozenset("rd"): Place.QUERIES,
-    frozenset("kd"): Place.KEYS,
-    frozenset("kr"): Place.SCORES,
-    frozenset("k"): Place.KEY_VECTOR,
-    frozenset("r"): Place.ROW_VECTOR,
-    frozenset("d"): Place.DEPTH_VECTOR,
-    frozenset(): Place.SCALAR,
-}
-WIDEST_PARTITIONED = 256  # elements that a warp has at once, 16 bytes to a lane
-
-Literal = float | int | str  # an fp32 constant, an int32 one, a dim's extent by its name
 
 
 class Do(Enum):
@@ -128,12 +111,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Carried:
-    """A sum that is carried: its name in the loop, after it, and once the blocks have combined."""
+    """A sum that is carried: its name in the loop, and once the blocks have combined."""
 
     name: str
-    total: str
     whole: str
     type: TensorType
+
+
+Literal = float | int | str  # an fp32 constant, an int32 one, a dim's extent by its name
+WIDEST_PARTITIONED = 256  # elements that a warp has at once, 16 bytes to a lane
 
 
 @dataclass(frozen=True)
@@ -146,7 +132,6 @@ class AttentionProgram:
     scalars: tuple[str, ...]  # fp32 inputs without dims, in recipe order
     integers: tuple[str, ...]  # the same of int32
     vectors: tuple[str, ...]  # inputs along the depth, by head or for all, in recipe order
-    output: str
     depth: int  # extent of the contracted dim
     literals: Mapping[str, Literal]  # of constants and extents, by name
     before: tuple[Step, ...]  # once per work item
@@ -178,18 +163,14 @@ class AttentionProgram:
         These are all that the resident tile is computed from. None, if nothing is computed, or if
         something else needs one of them: then lanes hold them as the products want them.
         """
-        made = {s.out: s for s in self.before}
-        wanted = {self.resident} & {*made}
-        while more := {a for n in wanted for a in made[n].args if a in made} - wanted:
-            wanted |= more
-        tiles = {n for n in wanted if self.roles.place(made[n].type) is not Place.SCALAR}
-        others = (s for s in (*self.before, *self.loop, *self.after) if s.out not in wanted)
+        wanted = needed(self.before, {self.resident})
+        tiles = {s.out for s in wanted if self.roles.place(s.type) is not Place.SCALAR}
+        others = (s for s in (*self.before, *self.loop, *self.after) if s not in wanted)
         used = {a for s in others for a in s.args}
-        computed = any(made[n].do is Do.MAP for n in tiles)
-        by_token = any(made[n].do is Do.ROW_TOKENS for n in tiles)
+        kinds = {s.do for s in wanted if s.out in tiles}
         fits = self.key_work > 0 and not self.roles.more and self.depth <= WIDEST_PARTITIONED
-        alone = computed and fits and not (by_token or used & tiles)
-        return frozenset(tiles) if alone else frozenset()
+        alone = Do.MAP in kinds and Do.ROW_TOKENS not in kinds and not used & tiles
+        return frozenset(tiles if fits and alone else ())
 
 
 def form_name(program: AttentionProgram) -> str:

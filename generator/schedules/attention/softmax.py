@@ -54,19 +54,18 @@ def check_hidden(body: Graph, weights: str, counted: Mapping[str, Do]) -> None:
     """
     node = body.producers[weights]
     hidden = body.producers[node.args[2]] if node.op == "where" else None
-    require(
-        hidden is not None and hidden.op == "const" and hidden.value == 0,
-        f"{weights} = {node.op}(..) is not masked, keys behind a length would show",
-    )
+    masked = hidden is not None and hidden.op == "const" and hidden.value == 0
+    sentence = f"{weights} = {node.op}(..) is not masked, keys behind a length would show"
+    require(masked, sentence)
     mask, numbers = node.args[0], [n.out for n in body.inputs if not n.out.type.dims]
     names = [v.name for v in numbers if v.type.dtype is DType.INT32]
-    for tokens, length in product(range(1, MOST_TOKENS + 1), range(MOST_KEYS + 1)):
+    lengths = range(MOST_KEYS + 1)
+    for tokens, length in product(range(1, MOST_TOKENS + 1), lengths):
         for key, token in product((length, length + 1), range(tokens)):
             case = dict(zip(COUNTED, (key, token, length, tokens), strict=True))
-            places = {name: case[do] for name, do in counted.items()}
-            for given in product(range(MOST_KEYS + 1), repeat=len(names)):
-                known = places | dict(zip(names, given, strict=True))
-                shows = _number(mask, body, known)
+            for given in product(lengths, repeat=len(names)):
+                known = {name: case[do] for name, do in counted.items()}
+                shows = _number(mask, body, known | dict(zip(names, given, strict=True)))
                 require(not shows, f"{mask} shows key {key} of a sequence of {length} keys")
 
 
@@ -77,8 +76,8 @@ def _number(name: str, body: Graph, known: Mapping[str, int]) -> int:
     node = body.producers[name]
     if node.op == "const":
         return int(node.value)
-    if node.op not in _OPS:
-        raise PlanError(f"{name} = {node.op}(..) is no arithmetic of positions, which masks are")
+    arithmetic = f"{name} = {node.op}(..) is no arithmetic of positions, which masks are"
+    require(node.op in _OPS, arithmetic)
     return _OPS[node.op](*(_number(a, body, known) for a in node.args))
 
 
@@ -88,8 +87,7 @@ def with_softmax_step(program: AttentionProgram) -> AttentionProgram:
         step = softmax_step(program)
     except PlanError:
         return program
-    others = (s for s in program.loop if s not in step.covers)
-    return replace(program, loop=(*others, step))
+    return replace(program, loop=(*(s for s in program.loop if s not in step.covers), step))
 
 
 def softmax_step(program: AttentionProgram) -> Step:
@@ -100,12 +98,20 @@ def softmax_step(program: AttentionProgram) -> Step:
     product take these weights; and no other statement reads a value in between. Raises PlanError
     with the statement that breaks it.
     """
-    raised, summed, contracted = (_only(program, do) for do in (Do.RAISE, Do.SUM, Do.PRODUCT))
-    seen = _made(program, raised.args[0], "where")
+    steps = {s.out: s for s in program.loop}
+
+    def made(name: str, op: str) -> Step:
+        found = name in steps and steps[name].op == op
+        require(found, f"no online-softmax step: {name} is not computed by {op} in the loop")
+        return steps[name]
+
+    raised, summed, contracted = (
+        steps[name] for name in (program.peak, program.sum.name, program.product.name)
+    )
+    seen, weights = made(raised.args[0], "where"), made(contracted.args[-1], "where")
+    exponential = made(weights.args[1], "exp")
+    lowered = made(exponential.args[0], "sub")
     mask, scores, hidden = seen.args
-    weights = _made(program, contracted.args[-1], "where")
-    exponential = _made(program, weights.args[1], "exp")
-    lowered = _made(program, exponential.args[0], "sub")
     for holds, reason in (
         (summed.args == (weights.out,), f"{summed.out} sums other weights than {weights.out}"),
         (program.literals.get(hidden) == -inf, f"{seen.out} is not -inf under its mask"),
@@ -124,17 +130,3 @@ def softmax_step(program: AttentionProgram) -> Step:
     in_order = ordered[:5] == covers[:5]  # sum and product may change places
     require(in_order, "no online-softmax step: its statements stand in another order")
     return Step(Do.SOFTMAX, contracted.out, (scores, mask), contracted.type, covers=ordered)
-
-
-def _only(program: AttentionProgram, do: Do) -> Step:
-    found = [s for s in program.loop if s.do is do]
-    require(len(found) == 1, f"no online-softmax step: {len(found)} statements {do.value}")
-    return found[0]
-
-
-def _made(program: AttentionProgram, name: str, op: str) -> Step:
-    """Return the statement of the loop that computes a value, which must be by an op."""
-    for step in program.loop:
-        if (step.out, step.op) == (name, op):
-            return step
-    raise PlanError(f"no online-softmax step: {name} is not computed by {op} in the loop")

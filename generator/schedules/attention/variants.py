@@ -9,7 +9,7 @@ with is no knob: the launch decides it by lengths.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -24,14 +24,8 @@ from mirage_kernels.generator.target import Target
 
 FEW_TILES_ROWS = 8  # up to which few work tiles have a variant: with more, registers do not suffice
 SHARED_ROWS = 32  # up to which several tiles of few rows might be faster than one of many
+COUNTED = "Rows"  # in names of variants: `UpTo8Rows`
 AttentionVariant = Variant[AttentionKnobs]
-
-
-def name_of(variant: Variant) -> str:
-    """Return the name of a variant's knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsFewTiles`."""
-    rows = f"UpTo{variant.bucket}Rows" if variant.bucket else "AnyRows"
-    few_or_many = variant.work_tiles.capitalize()
-    return f"{rows}{few_or_many}Tiles" if few_or_many else rows
 
 
 def attention_variants(program: AttentionProgram, on: Target) -> tuple[AttentionVariant, ...]:
@@ -43,9 +37,8 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
     """
     roles, recipe = program.roles, program.recipe
     for dim, depth in ((roles.depth, program.depth), (roles.more, program.more_depth)):
-        hint = f"choose {dim} as a multiple of 8"
         sentence = f"{recipe}: lines of {depth} elements are not 16-byte aligned"
-        require(depth % 8 == 0, sentence, hint)
+        require(depth % 8 == 0, sentence, f"choose {dim} as a multiple of 8")
     for reason in flash_decode.fits(program, on):
         raise PlanError(f"{recipe}: {reason}")
     found: list[AttentionVariant] = []
@@ -57,8 +50,7 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
         if large and knobs.blocks > large.blocks and rows <= FEW_TILES_ROWS:
             found.append(AttentionVariant(rows, large, few_tiles=True))
         found.append(AttentionVariant(rows, knobs))
-    many = wgmma_attention.rule(program, on)
-    if many:
+    if many := wgmma_attention.rule(program, on):
         return (*found, AttentionVariant(0, many))
     widest = found[-1].bucket
     return tuple(replace(v, bucket=0) if v.bucket == widest else v for v in found)
@@ -89,10 +81,6 @@ class RowBucket:
     rule_of_few: AttentionKnobs | None  # of calls of few work tiles, where they have a variant
     knobs: tuple[AttentionKnobs, ...]
 
-    def rules(self, *, few: bool) -> AttentionKnobs:
-        """Return the rule's choice for calls of few work tiles, or for the others."""
-        return self.rule_of_few if few and self.rule_of_few else self.rule
-
 
 def row_buckets(
     program: AttentionProgram, on: Target, top: int, known: Sequence[AttentionKnobs] = ()
@@ -103,32 +91,25 @@ def row_buckets(
     PlanError for a program without variants.
     """
     made = attention_variants(program, on)
+    few_rows = [v for v in reversed(made) if isinstance(v.knobs, FlashDecode)]
     found: list[RowBucket] = []
     for rows in dict.fromkeys(v.bucket for v in made):
-        own = [v for v in made if v.bucket == rows]
-        rule = next(v.knobs for v in own if not v.few_tiles)
-        few = next((v.knobs for v in own if v.few_tiles), None)
+        rules = {v.few_tiles: v.knobs for v in made if v.bucket == rows}
+        rule, few, others = rules[False], rules.get(True), list[AttentionKnobs]()
+        if isinstance(rule, WgmmaAttention):
+            others += wgmma_attention.candidates(rule, program, on)
+            others += (v.knobs for v in few_rows if not v.few_tiles)
+        elif isinstance(rule, FlashDecode):
+            smaller = [v.knobs for v in few_rows if v.knobs.rows < rule.rows]
+            others += flash_decode.candidates(rule, smaller, program, on)
         first = [rule, *([few] if few else [])]
-        others = dict.fromkeys(k for k in _others(made, rule, program, on) if k not in first)
-        tuned = [k for k in others if k in known]
-        more = [k for k in others if k not in tuned][:top]
+        new = [k for k in dict.fromkeys(others) if k not in first]
+        tuned = [k for k in new if k in known]
+        more = [k for k in new if k not in tuned][:top]
         found.append(RowBucket(rows, rule, few, (*first, *tuned, *more)))
     many = made[-1].knobs
     if top and isinstance(many, WgmmaAttention):  # which small tiles might serve as well
         least = min(v.knobs.rows for v in made)
-        small = [v.knobs for v in reversed(made) if v.knobs.rows == least]
+        small = [v.knobs for v in few_rows if v.knobs.rows == least]
         found.append(RowBucket(SHARED_ROWS, many, None, (many, *small)))
     return tuple(sorted(found, key=lambda b: b.rows or inf))
-
-
-def _others(
-    made: Sequence[AttentionVariant], rule: AttentionKnobs, program: AttentionProgram, on: Target
-) -> Iterator[AttentionKnobs]:
-    """Yield other knobs that fit, those that differ less from the rule's first."""
-    few = [v for v in reversed(made) if isinstance(v.knobs, FlashDecode)]
-    if isinstance(rule, WgmmaAttention):
-        yield from wgmma_attention.candidates(rule, program, on)
-        yield from (v.knobs for v in few if not v.few_tiles)
-    elif isinstance(rule, FlashDecode):
-        smaller = [v.knobs for v in few if v.knobs.rows < rule.rows]
-        yield from flash_decode.candidates(rule, smaller, program, on)

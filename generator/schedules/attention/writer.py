@@ -8,19 +8,19 @@ the keys combine is the vocabulary's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mirage_kernels.generator.emit.names import dims_text, vocabulary
 from mirage_kernels.generator.emit.part import KernelSource, Part, lines_of
+from mirage_kernels.generator.emit.statements import dims_text, vocabulary
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, TensorType, number_text
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Place, Step
-from mirage_kernels.generator.schedules.attention.variants import name_of
-from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.attention.variants import COUNTED
+from mirage_kernels.generator.schedules.schedule import Variant
 
 MASKS = ("less", "both", "where")  # beyond what other kernels' vocabulary has
 ABOUT = (
@@ -35,46 +35,32 @@ class AttentionKernel(KernelSource[AttentionProgram]):
 
     listing: ClassVar[str] = "AttentionKernels"
     entry: ClassVar[str] = "MIRAGE_ATTENTION"
+    counted: ClassVar[str] = COUNTED
 
     @property
     def extents(self) -> dict[str, int]:
         """Return the static extents, which its text takes from `Config`, and its key work."""
         program, roles = self.program, self.program.roles
-        more = {roles.more: program.more_depth} if roles.more else {}
-        work = {"kKeyWork": program.key_work} if program.key_work else {}
-        return {roles.depth: program.depth, **more, **work}
+        found = {roles.depth: program.depth, roles.more: program.more_depth}
+        return {n: size for n, size in {**found, "kKeyWork": program.key_work}.items() if size}
 
     def parts(self) -> list[Part]:
         """Return the one form; raises PlanError for an op that the device vocabulary lacks."""
         lines, includes = lines_of(_form, self.program), ("tile/attention/attention.cuh",)
         return [Part("flash_attention", ABOUT, includes, (), lines, describes=True)]
 
-    def configs(self) -> dict[str, Knobs]:
-        """Return the knobs of the kernels, each named after the first variant that it serves."""
-        named = {v.knobs: name_of(v) for v in reversed(self.variants)}
-        return {named[v.knobs]: v.knobs for v in self.variants}
-
-    def listed(self) -> list[str]:
-        """Return which config serves a call: its launch and its workspace ask the same question."""
-        named = {knobs: name for name, knobs in self.configs().items()}
-        kernels = [(v, named[v.knobs]) for v in self.variants]
-        while len(kernels) > 1 and kernels[-2][1] == kernels[-1][1]:  # one kernel for all the rest
-            del kernels[-2]
-        rows = []
-        for variant, name in kernels:
-            given = [f"UpTo<{variant.bucket}, {name}" if variant.bucket else f"Any<{name}"]
-            if variant.few_tiles and isinstance(variant.knobs, AttentionKnobs):
-                given.append(few_tiles(self.program, variant.knobs))
-            if variant.knobs.is_dynamic:
-                given.append(f"tile::ManyTiles<{name}>")
-            rows.append(f"{', '.join(given)}>")
-        return rows
+    def conditions(self, variant: Variant, name: str) -> list[str]:
+        """Return which calls a variant is for; launch and workspace ask the same question."""
+        many = [f"tile::ManyTiles<{name}>"] if variant.knobs.is_dynamic else []
+        if variant.few_tiles and isinstance(variant.knobs, AttentionKnobs):
+            return [few_tiles(self.program, variant.knobs), *many]
+        return many
 
 
 def few_tiles(program: AttentionProgram, knobs: AttentionKnobs) -> str:
     """Return the condition that a call has few work tiles with much to read for each."""
-    numbers = [knobs.rows, program.depth, *([program.key_work] if program.key_work else [])]
-    return f"tile::FewTiles<{', '.join(map(str, numbers))}>"
+    work = f", {program.key_work}" if program.key_work else ""
+    return f"tile::FewTiles<{knobs.rows}, {program.depth}{work}>"
 
 
 # -- the form --------------------------------------------------------------------------------------
@@ -86,11 +72,12 @@ SOFTMAX_NOTE = (
 
 
 def _form(writer: Writer, program: AttentionProgram) -> None:
-    roles, name = program.roles, program.recipe
+    """Write what follows the loop, the kernel, and the functions that launch it."""
+    roles, name, template = program.roles, program.recipe, "template <class Config>"
     depths = ["typename Config::T", f"Config::{roles.depth}", "Config"]
     depths += [f"Config::{roles.more}"] if roles.more else []
     writer.write(
-        "template <class Config>",
+        template,
         f"using Work = tile::AttentionWork<{', '.join(depths)}>;",
         "",
         "// With each element of the result, once the sums of all keys are known.",
@@ -101,17 +88,17 @@ def _form(writer: Writer, program: AttentionProgram) -> None:
         rows = "const Rows& rows, tile::RowElement e"
         with writer.block(f"__device__ static void of({rows}, {sums}) {{"):
             writer.table([_row(s, program) for s in program.after])
-    writer.write("", "template <class Config>")
+    writer.write("", template)
     writer.line("__global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)")
     with writer.block(f"    {name}(const __grid_constant__ AttentionArgs args) {{"):
         _inputs(writer, program)
         with writer.block("while (work.next_item()) {"):
             _work_item(writer, program)
     arguments = "Config, const AttentionArgs& args"
-    writer.write("", "template <class Config>")
+    writer.write("", template)
     with writer.block(f"cudaError_t launch({arguments}, cudaStream_t stream) {{"):
         writer.line(f"return tile::launch_attention<Work<Config>>({name}<Config>, args, stream);")
-    writer.write("", "template <class Config>")
+    writer.write("", template)
     with writer.block(f"int64_t workspace({arguments}) {{"):
         writer.line("return tile::attention_workspace<Work<Config>>(args);")
     writer.line()
@@ -126,26 +113,25 @@ def _inputs(writer: Writer, program: AttentionProgram) -> None:
     for dim in sorted({v for n, v in program.literals.items() if n in used and isinstance(v, str)}):
         writer.line(f"constexpr int {dim} = Config::{dim};")
     writer.line("extern __shared__ __align__(1024) char shared[];")
-    for kind, field, names in (
-        ("float", "scalars", program.scalars),
-        ("int", "integers", program.integers),
-    ):
-        read = [(i, name) for i, name in enumerate(names) if name in used]
-        writer.write(*(f"const {kind} {name} = args.{field}[{i}];" for i, name in read))
+    numbers = [("float", "scalars", i, name) for i, name in enumerate(program.scalars)]
+    numbers += [("int", "integers", i, name) for i, name in enumerate(program.integers)]
+    for kind, field, i, name in numbers:
+        if name in used:
+            writer.line(f"const {kind} {name} = args.{field}[{i}];")
     writer.write("", "Work<Config> work(args, shared);")
 
 
 def _work_item(writer: Writer, program: AttentionProgram) -> None:
     """Write what runs once per work item, and its loop over steps of keys."""
-    work = "typename Work<Config>::"
     rows = [_row(s, program) for s in program.before]
     rows.append((f"work.hold_resident({program.resident});", "for all steps of the work item"))
     if program.more_resident:
         rows.append((f"work.hold_more_resident({program.more_resident});", ""))
     sum_, product = program.sum, program.product
-    rows.append((f"{work}Maxima {program.peak};", _dims(program, sum_.type)))
-    rows.append((f"{work}Sums {sum_.name};", _dims(program, sum_.type)))
-    rows.append((f"{work}Product {product.name};", _dims(program, product.type)))
+    carried = {"Maxima": program.peak, "Sums": sum_.name, "Product": product.name}
+    for kind, name in carried.items():
+        dims = _dims(program, product.type if kind == "Product" else sum_.type)
+        rows.append((f"typename Work<Config>::{kind} {name};", dims))
     writer.table(rows)
     with writer.block("while (work.next_step()) {"):
         *others, last = program.loop
@@ -153,19 +139,72 @@ def _work_item(writer: Writer, program: AttentionProgram) -> None:
         if last.do is Do.SOFTMAX:
             writer.write(*SOFTMAX_NOTE)
         writer.table([_row(last, program)])
-    carried = f"{program.peak}, {sum_.name}, {product.name}"
-    writer.line(f"work.template combine<AfterCombine>({carried});")
+    writer.line(f"work.template combine<AfterCombine>({', '.join(carried.values())});")
+
+
+def _dims(program: AttentionProgram, type_: TensorType) -> str:
+    """Return a value's dims without those that a work item has one of, or all."""
+    ones = (program.roles.heads, program.roles.sequences)
+    names = [d for d in type_.names if d not in ones] or type_.names
+    return dims_text(names) if names else ""
+
+
+# -- statements ------------------------------------------------------------------------------------
+
+
+# How statements read that are not `const auto OUT = work.WORDS_OF_THE_DO(ARGS);`.
+LINES = {
+    Do.LENGTH: "const int {out} = work.seq_len();",
+    Do.TOKEN_COUNT: "const int {out} = work.token_count();",
+    Do.LINE_SUM: "const auto {out} = tile::line_sum({args});",
+    Do.RAISE: "tile::rescale({out}, {args}, {sum}, {product});",
+    Do.SUM: "tile::sum_over_keys({out}, {args});",
+    Do.PRODUCT: "tile::contract_values({out}, work.values(), {weights});",
+    Do.SOFTMAX: "work.online_softmax({args}, {peak}, {sum}, {product});",
+    Do.STORE: "rows.store(e, {args});",
+}
 
 
 def _row(step: Step, program: AttentionProgram) -> tuple[str, str]:
     """Return a statement and the dims of its result."""
-    code = LINES[step.do](step, [_operand(a, program) for a in step.args], program)
+    args = [_operand(a, program) for a in step.args]
+    if step.do is Do.MAP:
+        return _map(step, args, program), _dims(program, step.type)
+    if step.do in (Do.VECTOR, Do.ROW_VECTORS):
+        args = [str(program.vectors.index(step.args[0]))]
+    shared = "partitioned_" if step.out in program.partitioned else ""  # by threads
+    call = f"work.{shared}{step.do.value.replace(' ', '_')}"
+    code = LINES.get(step.do, f"const auto {{out}} = {call}({{args}});").format(
+        out=step.out,
+        args=", ".join(args),
+        weights=args[-1] if args else "",
+        peak=program.peak,
+        sum=program.sum.name,
+        product=program.product.name,
+    )
     return code, "" if step.do is Do.STORE else _dims(program, step.type)
 
 
-def _dims(program: AttentionProgram, type_: TensorType) -> str:
-    names = program.roles.shown(type_)
-    return dims_text(names) if names else ""
+def _map(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
+    """Return an elementwise line; what is one number for a work item is a plain one."""
+    word, given = word_of(s.op), ", ".join(args)
+    if s not in program.after and program.roles.place(s.type) is not Place.SCALAR:
+        return f"const auto {s.out} = tile::{word}{_ELEMENTS.get(s.dtype, '<T>')}({given});"
+    if s.dtype is not DType.INT32:
+        kind = "bool" if s.dtype is DType.BOOL else "float"
+        return f"const {kind} {s.out} = tile::{word}({given});"
+    if s.op not in _INFIX:
+        raise PlanError(f"{s.out}: the device vocabulary has no {s.op!r} of whole numbers yet")
+    return f"const int {s.out} = {f' {_INFIX[s.op]} '.join(args)};"
+
+
+_ELEMENTS = {DType.FP32: "<float>", DType.INT32: "<int>", DType.BOOL: ""}
+_INFIX = {"add": "+", "sub": "-", "mul": "*"}
+
+
+def word_of(op: str) -> str:
+    """Return an elementwise op's name in csrc/tile/attention/values.cuh, which has masks too."""
+    return op if op in MASKS else vocabulary(op)
 
 
 def _operand(name: str, program: AttentionProgram) -> str:
@@ -179,69 +218,3 @@ def _operand(name: str, program: AttentionProgram) -> str:
     if "inf" in text:
         return text.replace("inf", "INFINITY")
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
-
-
-def word_of(op: str) -> str:
-    """Return an elementwise op's name in csrc/tile/attention/values.cuh, which has masks too."""
-    return op if op in MASKS else vocabulary(op)
-
-
-def _map(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
-    """Return an elementwise line; what is one number for a work item is a plain one."""
-    joined = s in program.after
-    if not joined and program.roles.place(s.type) is not Place.SCALAR:
-        call = f"{word_of(s.op)}{_ELEMENTS.get(s.dtype, '<T>')}"
-        return f"const auto {s.out} = tile::{call}({', '.join(args)});"
-    if s.dtype is not DType.INT32:
-        kind = "bool" if s.dtype is DType.BOOL else "float"
-        return f"const {kind} {s.out} = tile::{word_of(s.op)}({', '.join(args)});"
-    if s.op not in _INFIX:
-        raise PlanError(f"{s.out}: the device vocabulary has no {s.op!r} of whole numbers yet")
-    return f"const int {s.out} = {f' {_INFIX[s.op]} '.join(args)};"
-
-
-_ELEMENTS = {DType.FP32: "<float>", DType.INT32: "<int>", DType.BOOL: ""}
-_INFIX = {"add": "+", "sub": "-", "mul": "*"}
-
-
-def _read(call: str) -> Callable[[Step, Sequence[str], AttentionProgram], str]:
-    """Return how a statement reads that asks the work item for a tile, perhaps of operands."""
-    return lambda s, args, p: f"const auto {s.out} = {call}({', '.join(args)});"
-
-
-def _shared(call: str) -> Callable[[Step, Sequence[str], AttentionProgram], str]:
-    """Return the same of an input, which threads may share or warps have as products need it."""
-
-    def line(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
-        how = "partitioned_" if s.out in program.partitioned else ""
-        number = program.vectors.index(args[0]) if args else ""
-        return f"const auto {s.out} = work.{how}{call}({number});"
-
-    return line
-
-
-LINES: dict[Do, Callable[[Step, Sequence[str], AttentionProgram], str]] = {
-    Do.QUERIES: _shared("queries"),
-    Do.KEYS: _read("work.keys"),
-    Do.MORE_QUERIES: _read("work.more_queries"),
-    Do.MORE_KEYS: _read("work.more_keys"),
-    Do.LENGTH: lambda s, args, p: f"const int {s.out} = work.seq_len();",
-    Do.VECTOR: _shared("vector"),
-    Do.ROW_VECTORS: _shared("row_vectors"),
-    Do.KEY_POSITIONS: _read("work.key_positions"),
-    Do.ROW_TOKENS: _read("work.row_tokens"),
-    Do.TOKEN_COUNT: lambda s, args, p: f"const int {s.out} = work.token_count();",
-    Do.MAP: _map,
-    Do.LINE_SUM: _read("tile::line_sum"),
-    Do.SCORES: _read("work.scores"),
-    Do.MORE_SCORES: _read("work.more_scores"),
-    Do.RAISE: lambda s, args, p: (
-        f"tile::rescale({s.out}, {args[0]}, {p.sum.name}, {p.product.name});"
-    ),
-    Do.SUM: lambda s, args, p: f"tile::sum_over_keys({s.out}, {args[0]});",
-    Do.PRODUCT: lambda s, args, p: f"tile::contract_values({s.out}, work.values(), {args[1]});",
-    Do.SOFTMAX: lambda s, args, p: (
-        f"work.online_softmax({', '.join((*args, p.peak, p.sum.name, p.product.name))});"
-    ),
-    Do.STORE: lambda s, args, p: f"rows.store(e, {args[0]});",
-}

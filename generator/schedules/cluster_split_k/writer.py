@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit.names import declared
 from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.statements import (
     IN_LOOP,
+    declared,
     output_tile,
     per_element,
     rows_of,

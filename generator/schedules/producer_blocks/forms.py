@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.names import MEETINGS, THREADS, camel, declared, typed
 from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.statements import (
+    MEETINGS,
+    THREADS,
+    camel,
+    declared,
     number_of_tokens,
     output_tile,
     per_element,
     rows_of,
     scalars,
+    typed,
 )
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import TileProgram

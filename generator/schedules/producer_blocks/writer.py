@@ -6,8 +6,7 @@ their own, it is csrc/tile/batched_lora.
 
 from __future__ import annotations
 
-from mirage_kernels.generator.emit.names import kept_at, shared_at
-from mirage_kernels.generator.emit.statements import fetches, output_tile
+from mirage_kernels.generator.emit.statements import fetches, kept_at, output_tile, shared_at
 from mirage_kernels.generator.plan.program import TileProgram
 
 FORM, PAIRS = "producers", "paired_producers"

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit.names import (
-    camel,
-    declared,
-    kept_type,
-    own_lines,
-    shared_at,
-)
 from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.statements import (
     IN_LOOP,
+    camel,
+    declared,
     fetches,
     inner_lines,
+    kept_type,
     late_products,
     output_tile,
+    own_lines,
     per_element,
     rows_of,
+    shared_at,
     stage_tile,
 )
 from mirage_kernels.generator.emit.writer import Writer

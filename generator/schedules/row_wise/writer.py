@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mirage_kernels.generator.emit.names import (
+from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit.statements import (
+    EARLY,
     THREADS,
+    WHOLE,
     camel,
     declared,
     dims_text,
     launch_function,
-    operand_dims,
-    shared_at,
-    vocabulary,
-)
-from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import (
-    EARLY,
-    WHOLE,
     map_text,
+    operand_dims,
     operands,
     rows_of,
     scalars,
+    shared_at,
+    vocabulary,
 )
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram

@@ -5,32 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.names import (
+from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit.statements import (
     ACCUMULATORS,
     FRAGMENTS,
+    IN_LOOP,
     MEETINGS,
     THREADS,
     barrier,
     camel,
     declared,
-    kept_type,
-    launch_function,
-    own_lines,
-    shared_at,
-    typed,
-)
-from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import (
-    IN_LOOP,
     fetches,
+    kept_type,
     late_products,
+    launch_function,
     number_of_tokens,
     operands,
     output_tile,
+    own_lines,
     per_element,
     rows_of,
     scalars,
+    shared_at,
     stage_tile,
+    typed,
 )
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError

@@ -13,20 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirage_kernels.generator.errors import GraphError, MirageError, SearchError, VerifyError
-from mirage_kernels.generator.frontend.mirage.binding import (
-    Choice,
-    Dims,
-    Terms,
-    bound_as,
-    shape,
-)
 from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
-from mirage_kernels.generator.frontend.mirage.proofs import prove
-from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, lower
+from mirage_kernels.generator.frontend.mirage.proofs import Bound, Choice, Terms, prove
+from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.search.verify import Proof
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -56,52 +47,43 @@ def parsed(number: int, found: Program | str) -> Verdict:
         return Verdict(number, None, error.sentence)
 
 
-def verified(terms: Terms, verdicts: Sequence[Verdict], progress: Progress) -> list[Verdict]:
+def verified(
+    terms: Terms, verdicts: Sequence[Verdict], progress: Callable[[int, int], None]
+) -> list[Verdict]:
     """Return the verdicts on parsed graphs of one file, compared with a recipe."""
     found: list[Verdict] = []
-    favourite: Choice | None = None
     for done, verdict in enumerate(verdicts, start=1):
+        favourite = next((v.choice for v in found if v.choice), None)
         found.append(_judged(terms, verdict, favourite))
-        favourite = favourite or found[-1].choice
         progress(done, len(verdicts))
-    for chosen, _ in Counter(v.choice for v in found if v.choice is not None).most_common(1):
-        return [_agreeing(terms, v, chosen) for v in found]
+    for chosen, _ in Counter(v.choice for v in found if v.choice).most_common(1):
+        for i, verdict in enumerate(found):
+            if verdict.choice not in (None, chosen):
+                found[i] = _judged(terms, verdict, chosen, only=True)
     return found
-
-
-def _agreeing(terms: Terms, verdict: Verdict, chosen: Choice) -> Verdict:
-    """Return a verdict under the file's binding."""
-    if verdict.choice in (None, chosen):
-        return verdict
-    again = _judged(terms, verdict, chosen, only=True)
-    if again.proof is not None:
-        return again
-    reason = f"equal only as {verdict.choice}, the file's other graphs are as {chosen}"
-    return replace(again, reason=reason)
 
 
 def _judged(
     terms: Terms, verdict: Verdict, favourite: Choice | None, *, only: bool = False
 ) -> Verdict:
-    """Return the verdict on one graph, the favourite binding tried first."""
+    """Return the verdict on one graph, the favourite binding tried first, or nothing but it."""
     if verdict.program is None:
         return verdict
-    program, verdict = verdict.program, Verdict(verdict.number, verdict.program)
     try:
-        bound = list(terms.bindings(program))
+        bound = sorted(terms.bindings(verdict.program), key=lambda one: one.choice != favourite)
     except VerifyError as error:
         why = f"{error.sentence}; {error.hint}" if error.hint else error.sentence
         return replace(verdict, reason=why)
-    bound.sort(key=lambda one: one.choice != favourite)
-    reason = ""
+    reason = f"equal only as {verdict.choice}, the file's other graphs are as {favourite}"
+    if not only:
+        reason = ""
     for one in bound:
-        if only and one.choice != favourite:
-            continue
-        try:
-            return replace(verdict, proof=prove(one), choice=one.choice)
-        except MirageError as error:
-            reason = reason or error.sentence
-    return replace(verdict, reason=reason)
+        if not only or one.choice == favourite:
+            try:
+                return replace(verdict, reason="", proof=prove(one), choice=one.choice)
+            except MirageError as error:
+                reason = reason or error.sentence
+    return Verdict(verdict.number, verdict.program, reason)
 
 
 def recalled(path: Path, spec: Lowered) -> list[Lowered]:
@@ -126,22 +108,14 @@ def recalled(path: Path, spec: Lowered) -> list[Lowered]:
 
 
 def proof_of(program: Lowered, spec: Lowered) -> Proof:
-    """Return the record of a proof that two programs are equal, tensor by tensor in order.
+    """Return the record of a proof that a program equals another one without blocks.
 
-    Raises VerifyError where they are not.
+    Tensors are compared in order. Raises VerifyError where they differ.
     """
-    if _shapes(program) != _shapes(spec):
+    if program.shapes != spec.shapes:
         raise VerifyError("the programs take or give tensors of other extents")
+    layouts = (*spec.inputs, *spec.outputs)
+    dims = [tuple(row[0] if row else None for row in layout) for layout in layouts]
     names = [n.name for n in spec.graph.inputs]
-    inputs = tuple(zip(names, map(_plain, spec.inputs), strict=True))
-    choice = Choice(inputs, tuple(map(_plain, spec.outputs)))
-    return prove(bound_as(choice, spec.graph, program, {}))
-
-
-def _plain(layout: Layout) -> Dims:
-    """Return the dims of a tensor of a program that no block cuts."""
-    return tuple(row[0] if row else None for row in layout)
-
-
-def _shapes(program: Lowered) -> list[list[int]]:
-    return [shape(layout, program) for layout in (*program.inputs, *program.outputs)]
+    choice = Choice(tuple(zip(names, dims, strict=False)), tuple(dims[len(names) :]))
+    return prove(Bound(choice, spec.graph, {}, program))
