@@ -109,7 +109,8 @@ def _by_rows(record: KernelRecord, key: Key, top: int, tuned: Tuned | None) -> C
     Their sources also say whether the rule finds few work tiles in a call: only the launch knows.
     """
     program, on = attention_program(record.recipe, record.graph), target(record.arch)
-    known = [k for k in (tuned.knobs if tuned else ()) if isinstance(k, AttentionKnobs)]
+    chosen = [c.knobs for b in tuned.buckets for c in b.chosen] if tuned else []
+    known = [knobs for knobs in chosen if isinstance(knobs, AttentionKnobs)]
     found = row_buckets(program, on, top, known)
     few = next((b.rule_of_few for b in found if b.rule_of_few), None)
 

@@ -154,11 +154,6 @@ class Beyond:
     eager_us: float
     library_us: float | None = None
 
-    @property
-    def other_us(self) -> float:
-        """What would run in its place."""
-        return self.library_us or self.eager_us
-
 
 @dataclass(frozen=True)
 class Dense:
@@ -218,11 +213,6 @@ class Tuned:
     dim: str = ""
     above: tuple[int, ...] = ()
     others: tuple[Tuned, ...] = ()
-
-    @property
-    def knobs(self) -> tuple[Knobs, ...]:
-        """All knobs that were chosen."""
-        return tuple(c.knobs for b in self.buckets for c in b.chosen)
 
     @property
     def candidates(self) -> dict[str, Tried]:

@@ -103,7 +103,7 @@ def behind(row: Beyond, *, noise: float = 1.0) -> bool:
     Of a bucket, by more than noise; elsewhere at all, for the library runs its program there. Where
     that was not measured PyTorch eager stands for it.
     """
-    return row.us is None or row.us > noise * row.other_us
+    return row.us is None or row.us > noise * (row.library_us or row.eager_us)
 
 
 def most_tokens(buckets: Sequence[Bucket], beyond: Sequence[Beyond], *, any_number: bool) -> int:

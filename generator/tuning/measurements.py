@@ -6,7 +6,7 @@ The file is written whole after each measurement; what is there stays.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -139,8 +139,7 @@ def at(name: str, call: str, *, assumed: bool = False) -> str:
 
 def answered(kind: type[T], answer: Mapping[str, Json]) -> T:
     """Return what the worker answered, times rounded."""
-    named = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    return read(kind, {name: _rounded(name, v) for name, v in answer.items() if name in named})
+    return read(kind, {name: _rounded(name, value) for name, value in answer.items()})
 
 
 def _rounded(name: str, value: Json) -> Json:
