@@ -83,10 +83,11 @@ def _paper(recipe: str, sequences: int, depth: int = 64) -> CacheWorkload:
 
 
 def _decodes() -> Iterator[CacheWorkload]:
-    for page_size, (heads, by_batch) in product(PAGE_SIZES, _DECODE):
-        for sequences, every in by_batch.items():
-            for keys in every:
-                yield replace(_decode("gqa", sequences, keys), heads=heads, page_size=page_size)
+    for page_size in PAGE_SIZES:
+        for heads, by_batch in _DECODE:
+            for sequences, every in by_batch.items():
+                for keys in every:
+                    yield replace(_decode("gqa", sequences, keys), heads=heads, page_size=page_size)
 
 
 def _of_settings() -> Iterator[CacheWorkload]:
