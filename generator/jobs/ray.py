@@ -17,11 +17,13 @@ import ray
 from ray.exceptions import RayError
 
 from mirage_kernels.generator.errors import MirageError, ToolchainError
-from mirage_kernels.generator.jobs.job import Job, Message, TaskDone
-from mirage_kernels.generator.jobs.work import (
+from mirage_kernels.generator.jobs.job import (
     POLL_SECONDS,
     Executor,
+    Job,
+    Message,
     Messages,
+    TaskDone,
     WorkerLostError,
     work,
 )

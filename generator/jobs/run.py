@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mirage_kernels.generator.errors import JobError, MirageError
-from mirage_kernels.generator.jobs.job import Job, Progressed
+from mirage_kernels.generator.jobs.job import Executor, Job, Progressed, WorkerLostError, local
 from mirage_kernels.generator.jobs.store import Store, Unfinished
-from mirage_kernels.generator.jobs.work import Executor, WorkerLostError, local
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.sketch import Found
 

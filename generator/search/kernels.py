@@ -112,7 +112,7 @@ class Search:
                 OPS[s.op].kind is not Kind.ELEMENTWISE or any(map(sums, s.args)) for s in steps
             )
 
-        going_on, target = _going_on(found), self.problem.words.target
+        going_on, target = _going_on(found), self.problem.vocabulary.target
         storable = (v for v in self.problem.storable(found) if found.values[v].term != target)
         return [v for v in storable if sums(v) and v not in going_on]
 
@@ -263,7 +263,7 @@ class _FirstKernel:
     def then_product(self) -> Iterator[ProgramSketch]:
         """Yield the programs that end in a library product with the first kernel's result."""
         problem, prints, middle = self.problem, self.problem.fingerprints, self.middles[0]
-        result = (problem.words.target, {*problem.roles.output})
+        result = (problem.vocabulary.target, {*problem.roles.output})
         for last, term in problem.products((*problem.tensors, middle)):
             if middle.name not in last.args or (term, {*last.dims}) != result:
                 continue

@@ -69,7 +69,7 @@ class Problem:
         return DimRoles(reduced, output, long, frozenset(d.name for d in dims if d.size > most))
 
     @cached_property
-    def words(self) -> Vocabulary:
+    def vocabulary(self) -> Vocabulary:
         """The spec's ops and constants, and the terms that can be part of its own."""
         return Vocabulary(self.spec, self.terms, self.limits)
 
@@ -86,7 +86,7 @@ class Problem:
         problem = self
         for fold in (beside, shifted, folded):
             if fold is folded:
-                places = problem.terms.positions(problem.words.target)
+                places = problem.terms.positions(problem.vocabulary.target)
                 products = sum(len(problem.terms.table[place]) ** 2 for place in places)
                 if products <= LONGEST_SUMS:
                     break
@@ -102,7 +102,7 @@ class Problem:
     def saturated(self, setting: Setting) -> Saturation:
         """Return the values of a setting over the spec's own tensors."""
         if setting not in self._saturations:
-            found = Saturation(setting, words=self.words)
+            found = Saturation(setting, vocabulary=self.vocabulary)
             found.add_inputs(self.tensors, self.roles)
             found.seed(self.spec)
             found.run()
@@ -132,7 +132,7 @@ class Problem:
 
     def goals(self, found: Values) -> list[int]:
         """Return the values of a saturation that have the term and the dims of the result."""
-        wanted, values = (self.words.target, frozenset(self.roles.output)), found.values
+        wanted, values = (self.vocabulary.target, frozenset(self.roles.output)), found.values
         return [i for i in self.storable(found) if (values[i].term, values[i].names) == wanted]
 
     def extraction(self, found: Values, through: Collection[int] = ()) -> Extraction:
@@ -172,9 +172,9 @@ class Problem:
         for a, b in ((a, b) for a in tensors for b in tensors if a.name < b.name):
             shared = {*a.dims} & {*b.dims}
             matrices = len(a.dims) == len(b.dims) == 2
-            for over in self.words.contractions if matrices else ():
+            for over in self.vocabulary.contractions if matrices else ():
                 dims = tuple(d for d in (*a.dims, *b.dims) if d != over)
                 term = summed(self.terms, self.terms.mul(a.term, b.term), over, PARTS)
-                if shared == {over} and self.terms.contains(self.words.target, term):
+                if shared == {over} and self.terms.contains(self.vocabulary.target, term):
                     found.append((LibrarySketch((a.name, b.name), over, dims), term))
         return found

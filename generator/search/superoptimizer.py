@@ -18,8 +18,7 @@ from mirage_kernels.generator.errors import MirageError, SearchError
 from mirage_kernels.generator.ir import Dim, DType, Graph, Json, TensorType, Value, parts_of
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.ir.text import to_json as graph_json
-from mirage_kernels.generator.jobs.job import Job, Round, code_digest
-from mirage_kernels.generator.jobs.work import work
+from mirage_kernels.generator.jobs.job import Job, Round, code_digest, work
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.cases import Case, seen_dims, summed_dims

@@ -168,7 +168,7 @@ class Values:
 class Saturation(Values):
     """Every value of one setting that the pruners keep."""
 
-    words: Vocabulary = field(kw_only=True)
+    vocabulary: Vocabulary = field(kw_only=True)
     depths: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=lambda: Counts(pruned=Counter()))
     numbers: dict[Value, int] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class Saturation(Values):
 
     def __post_init__(self) -> None:
         if not self.values:
-            for constant in self.words.constants:
+            for constant in self.vocabulary.constants:
                 self._leaf(constant, frozenset(), Phase.BEFORE, constant.name)
 
     def add_inputs(self, tensors: Sequence[TensorInfo], roles: DimRoles) -> None:
@@ -207,7 +207,7 @@ class Saturation(Values):
 
     def run(self) -> None:
         """Saturate: try every op on every value that has not been tried yet, and all before it."""
-        before, words = self.tried, self.words
+        before, words = self.tried, self.vocabulary
         while self.tried < len(self.values):
             for step in self._steps_at(self.tried):
                 value = self._make(step)
@@ -253,7 +253,7 @@ class Saturation(Values):
         This runs for every pair of values: what depends on their terms alone is known to the
         vocabulary, and what depends on their cuts is computed once per cut.
         """
-        value, words = self.values[high], self.words
+        value, words = self.values[high], self.vocabulary
         yield from (Step(op, (high,)) for op in words.elementwise[1])
         parts = sorted(d for d in value.names if d.endswith(parts_of("")))
         yield from (Step("sum", (high,), d) for d in (*words.sums, *parts) if d in value.names)
@@ -274,7 +274,7 @@ class Saturation(Values):
         meets: dict[int, frozenset[str] | None] = {}  # by cut: the dims of both
         value, unneeded, apart = self.values[high], 0, 0
         for low, (term, cut) in enumerate(self.keys[: high + 1]):
-            ops = self.words.ops_on(term, value.term)
+            ops = self.vocabulary.ops_on(term, value.term)
             if not ops:
                 unneeded += 1
                 continue
@@ -287,7 +287,7 @@ class Saturation(Values):
                 continue
             for op, swapped in ops:
                 if op == "contract":
-                    dims = self.words.contractions
+                    dims = self.vocabulary.contractions
                     yield from (Step(op, (low, high), over) for over in dims if over in shared)
                 elif not swapped or low != high:
                     yield Step(op, (high, low) if swapped else (low, high))
@@ -305,7 +305,7 @@ class Saturation(Values):
         dims, phase, factors = made
         over = (self.setting.loop or "") if step.op == "accum" else step.over
         terms = tuple(a.term for a in args)
-        term = self.words.result(step.op, terms, over.removesuffix(parts_of("")), factors)
+        term = self.vocabulary.result(step.op, terms, over.removesuffix(parts_of("")), factors)
         if term is None:
             self.counts.pruned["abstract"] += 1
             return None

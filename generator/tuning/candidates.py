@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.part import Header
+from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import Graph
@@ -35,6 +34,7 @@ from mirage_kernels.generator.schedules.choose import (
 )
 from mirage_kernels.generator.schedules.loop import BUCKETS
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
+from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.select import rank
 from mirage_kernels.generator.target import target

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.jobs.job import Job
+from mirage_kernels.generator.jobs.job import Executor, Job, local
 from mirage_kernels.generator.jobs.run import Outcome, Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.jobs.work import Executor, local
 from mirage_kernels.generator.request import Event
 
 HERE = Path(__file__).resolve().parent
@@ -63,7 +62,7 @@ def interrupted(fake_job: FakeJob, store: Store) -> Callable[[Executor], Job]:
 
     def run(executor: Executor) -> Job:
         hanging = fake_job("hanging", trouble="hang")
-        other = fake_job("other", tasks=400, seconds=0.01)
+        other = fake_job("other", tasks=3000, seconds=0.01)
         hangs = Path(hanging.folder) / "hanging.troubles"
 
         def interrupt(event: Event) -> None:

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.jobs.job import Job, Round
+from mirage_kernels.generator.jobs.job import Executor, Job, Round, local
 from mirage_kernels.generator.jobs.run import Outcome, Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.jobs.work import Executor, local
 from mirage_kernels.generator.search.sketch import Counts, Found, ProgramSketch
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.jobs import work
+from mirage_kernels.generator.jobs import job
 from mirage_kernels.generator.jobs.job import SEARCH_CODE, code_digest
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
@@ -87,5 +87,5 @@ def test_a_stored_search_makes_the_same_bytes(
         raise AssertionError("searched again")
 
     assert again().files == without_store.files
-    monkeypatch.setattr(work, "work", no_worker)
+    monkeypatch.setattr(job, "work", no_worker)
     assert again().files == without_store.files

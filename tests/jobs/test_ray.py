@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mirage_kernels.generator.jobs.job import Executor
 from mirage_kernels.generator.jobs.run import Origin
-from mirage_kernels.generator.jobs.work import Executor
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'mirage-kernels[ray]'")
 

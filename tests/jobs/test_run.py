@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from mirage_kernels.generator.jobs.job import local, work
 from mirage_kernels.generator.jobs.run import ATTEMPTS, Origin
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.jobs.work import local, work
 from mirage_kernels.generator.request import Event
 
 

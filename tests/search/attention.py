@@ -12,36 +12,9 @@ from handmade import edited, handmade, named
 
 from mirage_kernels.generator.ir import Graph
 
-SCORES = {
-    "gqa": """
-        load q k v seq_lens scale position_L
-        products = contract q k over D
-        scores = mul products scale
-    """,
-    # The weights of both norms scale q, and what the norms divide by divides the scores.
-    "qk_norm_attention": """
-        load q k v q_weight k_weight seq_lens scale eps weight_offset position_L
-        size_D = size over D
-        q_squares = mul q q
-        q_sum = sum q_squares over D
-        q_mean = div q_sum size_D
-        q_shifted = add q_mean eps
-        q_norm = sqrt q_shifted
-        k_squares = contract k k over D
-        k_mean = div k_squares size_D
-        k_shifted = add k_mean eps
-        k_norm = sqrt k_shifted
-        q_scale = add q_weight weight_offset
-        k_scale = add k_weight weight_offset
-        both_weights = mul q_scale k_scale
-        weighted_q = mul q both_weights
-        products = contract weighted_q k over D
-        by_q = div products q_norm
-        by_both = div by_q k_norm
-        scores = mul by_both scale
-    """,
-}
 IN_LOOP = """
+    products = contract q k over D
+    scores = mul products scale
     zero = const 0
     hidden = const -inf
     visible = less position_L seq_lens
@@ -58,7 +31,7 @@ IN_LOOP = """
 FLASH = """
     grid Hkv B
     loop L
-    SCORES
+    load q k v seq_lens scale position_L
     IN_LOOP
     out = div acc total
     store out as result: B Hkv G D fp16
@@ -67,7 +40,7 @@ SPLIT = """
     grid Hkv B
     split L
     loop L
-    SCORES
+    load q k v seq_lens scale position_L
     IN_LOOP
     m_last = last m
     acc_whole = combine_rescaled acc m_last over L
@@ -79,7 +52,7 @@ SPLIT_IN_TWO = """
     grid Hkv B
     split L
     loop L
-    SCORES
+    load q k v seq_lens scale position_L
     IN_LOOP
     m_last = last m
     store acc as acc_parts: L_parts B Hkv G D fp32
@@ -238,7 +211,6 @@ MISTAKES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def attention(spec: Graph, recipe: str, form: str, edits: str = "") -> Graph:
-    """Return a form of attention over a recipe's spec, with some words exchanged."""
-    text = FORMS[form].replace("SCORES", SCORES[recipe]).replace("IN_LOOP", IN_LOOP)
-    return handmade(spec, edited(text, edits))
+def attention(spec: Graph, form: str, edits: str = "") -> Graph:
+    """Return a form of grouped-query attention over its spec, with some words exchanged."""
+    return handmade(spec, edited(FORMS[form].replace("IN_LOOP", IN_LOOP), edits))

@@ -122,7 +122,7 @@ class Enumeration:
 
     def _steps_of(self, size: int) -> Iterator[Step]:
         """Yield every step whose result has `size` ops, each once."""
-        words = self.problem.words
+        words = self.problem.vocabulary
         one, two, three = (words.elementwise[n] for n in (1, 2, 3))
         for a in self.by_size[size - 1]:
             yield from (Step(op, (a,)) for op in one)

@@ -14,10 +14,8 @@ Tile sizes are placeholders: `retile` gives others.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-from small import Small
 
 from mirage_kernels.generator.ir import (
     Axis,
@@ -35,7 +33,6 @@ from mirage_kernels.generator.ir import (
     tile_type,
     with_precision,
 )
-from mirage_kernels.generator.language import Tensor
 
 SCALAR = TensorType((), DType.FP32)
 TILE = 2
@@ -154,8 +151,3 @@ class _Block:
                 whole = self.dims[axis.dim]
                 return Dim(name, -(-whole.size // axis.tile), whole.dynamic)
         return self.dims[name]
-
-
-def spec_of(inputs: Mapping[str, str], made: Callable[..., Tensor]) -> Graph:
-    """Return the spec of a small program: the dims of its inputs, one letter each, and itself."""
-    return Small(inputs, made).spec()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from attention import attention
-from handmade import spec_of
 from handmade_lines import mugraph, shape_of
+from small import Small
 
 from mirage_kernels.generator.ir import DType, Graph, retile
 from mirage_kernels.generator.language import (
@@ -103,7 +103,7 @@ def test_tokens_of_a_causal_recipe_are_no_more_than_its_keys() -> None:
         weights = where(positions(x, "K") <= token, exp(x), 0)
         return contract(weights / sum(weights, "K"), v, "K")
 
-    spec = spec_of({"x": "MTK", "q": "MT", "v": "NK", "lengths": "M:int32"}, causal)
+    spec = Small({"x": "MTK", "q": "MT", "v": "NK", "lengths": "M:int32"}, causal).spec()
     assert all(c.sizes["T"] <= c.sizes["K"] for c in small_cases(spec))
     assert prove(spec, spec, small_cases(spec), seed=1)
 
@@ -143,6 +143,6 @@ def test_rows_beyond_what_is_affordable_are_two_tiles_and_an_edge(
 
 def test_dims_that_number_rows_or_problems_are_few_in_draws() -> None:
     tiles = {"B": 1, "Hkv": 1, "L": 256, "L_parts": 1024}
-    graph = retile(attention(traced("gqa", D=128), "gqa", "split"), tiles)
+    graph = retile(attention(traced("gqa", D=128), "split"), tiles)
     full = full_cases(graph)[0].sizes
     assert full == {"B": 2, "Hkv": 2, "G": 2, "D": 128, "L": 2 * 1024 + 5}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 
 import pytest
 from programs import PROGRAMS, WRITTEN
-from small import ONE_KERNEL, block_of, found, programs_of, search_of, spec_of, views_of
+from small import block_of, found, graphs, programs_of, search_of, views_of
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.errors import SearchError
@@ -24,18 +23,8 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.request import Event
-from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.sketch import BlockSketch, Limits
-from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import goal_of, superoptimize
-
-
-@cache
-def graphs(recipe: str, limits: Limits = ONE_KERNEL) -> list[Graph]:
-    """Return the proved muGraphs of a recipe, made safe, the cheapest first."""
-    goal = goal_of(spec_of(recipe), DType.FP16)
-    programs = found(recipe, limits).programs
-    return [stabilise(lower(p, goal), DType.FP16) for p in programs]
+from mirage_kernels.generator.search.superoptimizer import superoptimize
 
 
 def body_of(graph: Graph, kernel: int = 0) -> Graph:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from attention import COVERS_THE_MASKED, FORMS, attention
 from handmade import handmade
-from small import Small
+from small import Small, drawn
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Value, parts_of, retile
@@ -166,7 +166,7 @@ def gqa() -> Gate:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_mugraph_that_masks_scores_passes(form: str) -> None:
-    found = gqa().measure(attention(gqa().spec, "gqa", form))
+    found = gqa().measure(attention(gqa().spec, form))
     assert [m.distribution for m in found] == [d.name for d in (*DISTRIBUTIONS, STALE)]
 
 
@@ -174,7 +174,7 @@ def test_a_mugraph_that_masks_scores_passes(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_mugraph_whose_peak_covers_stale_positions_is_refused(form: str, edit: str) -> None:
     """Wide scores show it already, where the unfused program is finite."""
-    graph = attention(gqa().spec, "gqa", form, COVERS_THE_MASKED[edit])
+    graph = attention(gqa().spec, form, COVERS_THE_MASKED[edit])
     with pytest.raises(VerifyError, match=r"on the distribution '(wide|stale)'"):
         gqa().measure(graph)
 
@@ -182,7 +182,7 @@ def test_a_mugraph_whose_peak_covers_stale_positions_is_refused(form: str, edit:
 @pytest.mark.parametrize("edit", COVERS_THE_MASKED)
 def test_such_a_mugraph_is_equal_to_the_recipe_all_the_same(edit: str) -> None:
     spec = gqa().spec
-    graph = attention(spec, "gqa", "flash", COVERS_THE_MASKED[edit])
+    graph = attention(spec, "flash", COVERS_THE_MASKED[edit])
     prover = Prover(spec, range_of=catalog()["gqa"].range_of)
     assert prover.prove(graph, small_cases(spec), seed=1)
 
@@ -220,16 +220,7 @@ def averaged(s: Tensor, v: Tensor, n: Tensor) -> Tensor:
 
 def hidden_in(spec: Graph, lengths: list[int]) -> set[str]:
     sizes = {"M": len(lengths), "L": 6}
-    rng = np.random.default_rng(0)
-    inputs = []
-    for node in spec.inputs:
-        names = node.out.type.names
-        if node.out.type.dtype is DType.INT32:
-            inputs.append(Array(names, (np.asarray(lengths),), real=False))
-        else:
-            drawn = rng.standard_normal([sizes[d] for d in names])
-            inputs.append(Array(names, (drawn,)))
-    found = hidden_positions(spec, inputs, sizes, seed=0)
+    found = hidden_positions(spec, drawn(spec, sizes, n=lengths), sizes, seed=0)
     return {spec.inputs[i].name for i in found}
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
-from small import ONE_KERNEL, found, search_of, spec_of, views_of
+from small import ONE_KERNEL, found, graphs, search_of, spec_of, views_of
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph
@@ -16,17 +14,8 @@ from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.sketch import BlockSketch, Setting, View
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import goal_of
 
 OVER_K = Setting(("N", "M"), "K")
-
-
-@cache
-def looped(recipe: str) -> list[Graph]:
-    """Return the proved muGraphs of one kernel with a loop over K and no split."""
-    goal = goal_of(spec_of(recipe), DType.FP16)
-    kernels = [(p, p.kernels[0]) for p in found(recipe).programs]
-    return [lower(p, goal) for p, k in kernels if getattr(k, "setting", None) == OVER_K]
 
 
 def is_accurate(gate: Gate, graph: Graph) -> bool:
@@ -52,7 +41,9 @@ def test_a_norm_and_products_have_a_program_with_raw_weights_that_is_accurate_in
     recipe: str,
 ) -> None:
     gate = Gate(spec_of(recipe), load_recipe(recipe), DType.FP16)
-    assert any(is_accurate(gate, g) for g in looped(recipe) if has_raw_weights(g))
+    programs = zip(found(recipe).programs, graphs(recipe), strict=True)
+    looped = [g for p, g in programs if getattr(p.kernels[0], "setting", None) == OVER_K]
+    assert any(is_accurate(gate, g) for g in looped if has_raw_weights(g))
 
 
 def refined(recipe: str) -> Refined:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from small import Small, proved_programs
+from small import Small, drawn, proved_programs
 
 from mirage_kernels.generator.ir import DType, Graph, Node, parts_of, retile
 from mirage_kernels.generator.language import (
@@ -21,7 +22,7 @@ from mirage_kernels.generator.language import (
     sum,
     where,
 )
-from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.arrays import array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import catalog, trace
@@ -76,20 +77,16 @@ def form(graph: Graph) -> str:
     return " ".join(filter(None, (", ".join(words), stored)))
 
 
-def run(graph: Graph, scores: float, tiles: dict[str, int] = TILES, **fixed: object) -> np.ndarray:
+def run(
+    graph: Graph, scores: float, tiles: dict[str, int] = TILES, **fixed: npt.ArrayLike
+) -> np.ndarray:
     """Return a graph's float64 result; a constant is added to all scores."""
-    rng = np.random.default_rng(0)
-    inputs = []
-    for node in graph.inputs:
-        type_ = node.out.type
-        shape = [SIZES[d] for d in type_.names]
-        data = rng.standard_normal(shape) + (scores if node.name == "s" else 0)
-        if type_.dtype is DType.INT32:
-            data = rng.integers(1, SIZES["L"], shape)
-        data = np.asarray(fixed.get(node.name, data))
-        inputs.append(Array(type_.names, (data,), real=type_.dtype is not DType.INT32))
+    inputs = [
+        replace(x, parts=(x.parts[0] + scores,)) if node.name == "s" else x
+        for node, x in zip(graph.inputs, drawn(graph, SIZES, **fixed), strict=True)
+    ]
     with np.errstate(over="ignore", invalid="ignore"):
-        found = results(retile(graph, tiles), inputs, array_reading(FLOAT64, SIZES))[0]
+        found = results(retile(graph, TILES), inputs, array_reading(FLOAT64, SIZES))[0]
     return np.asarray(found.over(graph.values[graph.outputs[0]].type.names).parts[0])
 
 

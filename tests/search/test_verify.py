@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from handmade import edited, handmade, named, spec_of
+from handmade import edited, handmade, named
+from small import Small
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import Dim, DType, Graph, Value
@@ -163,14 +164,16 @@ def test_blocks_that_store_different_values_in_one_place_are_refused() -> None:
         is_last = extent(x, "K") - 2 < positions(x, "K")
         return sum(where(is_last, x, 0), "K")
 
-    spec = spec_of({"x": "MK"}, last_key)
+    spec = Small({"x": "MK"}, last_key).spec()
     with pytest.raises(VerifyError, match="blocks store different values in one place"):
         prove(spec, handmade(spec, OVERWRITING), small_cases(spec), seed=1)
 
 
 @pytest.mark.parametrize("huge", [1e20, -1e30, 2.0**53])
 def test_huge_constants_are_told_apart(huge: float) -> None:
-    shifted, other = (spec_of({"x": "MK"}, lambda x, c=c: sum(x, "K") + c) for c in (huge, 1e38))
+    shifted, other = (
+        Small({"x": "MK"}, lambda x, c=c: sum(x, "K") + c).spec() for c in (huge, 1e38)
+    )
     with pytest.raises(VerifyError, match="not equal to its recipe"):
         prove(shifted, other, small_cases(shifted), seed=1)
     assert prove(shifted, shifted, small_cases(shifted), seed=1).log2_failure <= LOG2_WANTED
@@ -203,7 +206,7 @@ def test_a_refusal_names_the_first_difference_and_how_to_repeat_it(
 
 
 def test_a_result_with_other_dims_is_refused(spec: Graph) -> None:
-    total = spec_of({"x": "MK", "g": "K", "w": "NK", "e": ""}, lambda x, g, w, e: sum(x, "K"))
+    total = Small({"x": "MK", "g": "K", "w": "NK", "e": ""}, lambda x, g, w, e: sum(x, "K")).spec()
     with pytest.raises(VerifyError, match="a result has dims M, not M, N"):
         Prover(spec).compare(total, small_cases(spec)[0], seed=1)
 
@@ -223,8 +226,12 @@ def test_a_record_says_what_was_compared_and_how_often(right: tuple[Graph, Graph
     assert prove(spec, candidate, cases, seed=5) == proof
 
 
-SOFTMAX = spec_of({"x": "MK", "v": "NK"}, lambda x, v: contract(exp(x) / sum(exp(x), "K"), v, "K"))
-LATE = spec_of({"x": "MK", "v": "NK"}, lambda x, v: contract(exp(x), v, "K") / sum(exp(x), "K"))
+SOFTMAX = Small(
+    {"x": "MK", "v": "NK"}, lambda x, v: contract(exp(x) / sum(exp(x), "K"), v, "K")
+).spec()
+LATE = Small(
+    {"x": "MK", "v": "NK"}, lambda x, v: contract(exp(x), v, "K") / sum(exp(x), "K")
+).spec()
 
 
 def test_a_proof_with_exp_reaches_the_bound_with_many_draws() -> None:
@@ -233,10 +240,10 @@ def test_a_proof_with_exp_reaches_the_bound_with_many_draws() -> None:
     assert [c.draws for c in proof.cases] == [1, 18, 1, 1]
 
 
-TWO_SUMS = spec_of(
+TWO_SUMS = Small(
     {"x": "MK", "y": "MK", "v": "NK"},
     lambda x, y, v: contract(exp(x) / sum(exp(x), "K") * (exp(y) / sum(exp(y), "K")), v, "K"),
-)
+).spec()
 
 
 def test_sums_of_more_terms_are_bounded_at_smaller_extents() -> None:
@@ -247,7 +254,7 @@ def test_sums_of_more_terms_are_bounded_at_smaller_extents() -> None:
 
 
 def test_a_candidate_without_a_law_in_the_field_is_refused() -> None:
-    twice = spec_of({"x": "MK", "v": "NK"}, lambda x, v: contract(exp(exp(x)), v, "K"))
+    twice = Small({"x": "MK", "v": "NK"}, lambda x, v: contract(exp(exp(x)), v, "K")).spec()
     with pytest.raises(VerifyError, match="cannot be evaluated: exp of a value"):
         prove(SOFTMAX, twice, small_cases(SOFTMAX), seed=1)
 
@@ -258,7 +265,7 @@ def test_a_draw_on_which_the_recipe_divides_by_zero_is_made_anew() -> None:
         ones = where(positions(x, "K") < lengths, x / x, 0)
         return sum(seen, "K") / sum(ones, "K")
 
-    spec = spec_of({"x": "MK", "lengths": "M:int32"}, mean_of_some)
+    spec = Small({"x": "MK", "lengths": "M:int32"}, mean_of_some).spec()
     prover = Prover(spec, range_of=lambda name, sizes: (0, sizes["K"]))  # 0 leaves nothing
     reference = prover.reference({"M": 30, "K": 4}, 1)
     (lengths,) = (a for a in reference.inputs if not a.real)
@@ -266,7 +273,7 @@ def test_a_draw_on_which_the_recipe_divides_by_zero_is_made_anew() -> None:
 
 
 def test_a_recipe_that_always_divides_by_zero_is_refused() -> None:
-    spec = spec_of({"x": "MK"}, lambda x: x / (x - x))
+    spec = Small({"x": "MK"}, lambda x: x / (x - x)).spec()
     with pytest.raises(VerifyError, match="the recipe divides by zero on 8 draws"):
         prove(spec, spec, small_cases(spec), seed=1)
 
