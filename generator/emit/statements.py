@@ -64,16 +64,15 @@ def declared(writer: Writer, program: TileProgram, *, member: bool = False) -> I
     code = (line.partition("//")[0] for line in writer.lines[start:])
     named = {name for line in code for name in _NAMES.findall(line)}
     constant = "static constexpr int" if member else "constexpr int"
+    extents = ", ".join(f"{name} = Config::{name}" for name in statics(program) if name in named)
+    lines = {
+        "using T = typename Config::T;": "T" in named,
+        "using Clusters = tile::AdapterProducers<Config>;": "Clusters" in named,
+        f"{constant} {extents};": bool(extents),
+        f"{constant} kThreads = {THREADS};": "kThreads" in named,
+    }
     head = Writer(writer.unit, writer.depth)
-    if "T" in named:
-        head.line("using T = typename Config::T;")
-    if "Clusters" in named:
-        head.line("using Clusters = tile::AdapterProducers<Config>;")
-    extents = [f"{name} = Config::{name}" for name in statics(program) if name in named]
-    if extents:
-        head.line(f"{constant} {', '.join(extents)};")
-    if "kThreads" in named:
-        head.line(f"{constant} kThreads = {THREADS};")
+    head.write(*(line for line, is_named in lines.items() if is_named))
     writer.lines[start:start] = head.lines
 
 
@@ -264,9 +263,9 @@ def late_products(program: TileProgram, warps: str) -> list[str]:
     """Return the products of fetched and kept tiles, or where receiving warps left them."""
     lines = []
     for s in program.products:
-        call = f"tile::contract_resident<{warps}>({shared_at(s)}, {', '.join(s.args)});"
-        received = f"Shared::{camel(s.out)}::in({shared_at(s)});"
-        lines.append(f"const auto {s.out}_parts = {received if program.received else call}")
+        call = f"tile::contract_resident<{warps}>({shared_at(s)}, {', '.join(s.args)})"
+        call = f"Shared::{camel(s.out)}::in({shared_at(s)})" if program.received else call
+        lines.append(f"const auto {s.out}_parts = {call};")
     return lines
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-from mirage_kernels.generator.emit.part import KernelSource
+from mirage_kernels.generator.emit.cuda import FORMS, KernelSource, suffixes
 from mirage_kernels.generator.emit.statements import ELEMENTWISE, dims_text, statics
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
@@ -43,6 +43,15 @@ def emit_triton(kernel: KernelSource[TileProgram]) -> str:
     made.writer.write("", "")
     made.host()
     return made.writer.text()
+
+
+def triton_files(kernels: Sequence[KernelSource[TileProgram]]) -> dict[str, str]:
+    """Return the Triton programs of all kernels of a recipe by path below the kernels folder."""
+    kernels = sorted(kernels, key=lambda kernel: kernel.name)
+    texts = {i: emit_triton(kernel) for i, kernel in enumerate(kernels)}
+    folders = [f"{FORMS}/{kernel.program.recipe}" for kernel in kernels]
+    named = suffixes(kernels, texts).items()
+    return {f"{folders[i]}/triton{suffix}.py": texts[i] for i, suffix in named}
 
 
 def _block(dim: str) -> str:

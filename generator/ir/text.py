@@ -129,7 +129,7 @@ def to_text(graph: Graph, indent: str = "") -> str:
         if phase is not None and phase is not last:
             lines.append(f"{indent}{phase.value}:")
             last = phase
-        lines.append(indent + ("  " if phases else "") + _node_text(node))
+        lines.append(indent + ("  " if phases else "") + node_text(node))
         if node.body is not None and node.body.space is not None:
             cuts = [f"{a.name} cuts {a.dim} by {a.tile}" for a in node.body.space.axes]
             for i, axis in enumerate(node.body.space.axes):
@@ -140,7 +140,8 @@ def to_text(graph: Graph, indent: str = "") -> str:
     return "\n".join(lines)
 
 
-def _node_text(node: Node) -> str:
+def node_text(node: Node) -> str:
+    """Return a node with the types of its results: `y: fp32[M=4] = sum(x, over=K)`."""
     left = ", ".join(f"{v.name}: {v.type}" for v in node.outs)
     right = expression(node)
     if node.op == "thread" and node.body is not None:

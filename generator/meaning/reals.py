@@ -30,10 +30,6 @@ def _one(function: Callable[..., Part]) -> Callable[..., Parts]:
     return apply
 
 
-def _sum(x: Parts, axis: int) -> Parts:
-    return _one(partial(np.sum, axis=axis))(x)
-
-
 def _decay(old: Parts, new: Parts) -> Parts:
     """Return exp(old - new); where nothing has been seen yet both are -inf, and nothing changes."""
     with np.errstate(all="ignore"):
@@ -69,7 +65,7 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
 FLOAT64 = Arithmetic(
     "float64",
     ELEMENTWISE,
-    total=_sum,
+    total=lambda x, axis: _one(partial(np.sum, axis=axis))(x),
     matmul=_one(np.matmul),
     number=lambda data: (np.asarray(data, np.float64),),
     peak=lambda x, axis, seed: (np.max(x[0], axis=axis, initial=-np.inf),),
@@ -78,7 +74,7 @@ FLOAT64 = Arithmetic(
 )
 
 
-def round_to(x: Real, dtype: DType) -> npt.NDArray[np.float32]:
+def round_to(x: Part, dtype: DType) -> npt.NDArray[np.float32]:
     """Return `x` rounded to the values that `dtype` can hold, as float32."""
     with np.errstate(over="ignore"):
         wide = np.asarray(x, np.float32)
@@ -91,17 +87,13 @@ def round_to(x: Real, dtype: DType) -> npt.NDArray[np.float32]:
     return np.where(np.isfinite(wide), nearest_even.view(np.float32), wide)
 
 
-def _wide(x: Parts) -> Parts:
-    return (np.asarray(x[0], np.float64),)
-
-
 # Sums are made in float64 and rounded to fp32 once: the order in which a machine adds must not
 # show in the errors that records hold.
 STORAGE = replace(
     FLOAT64,
     name="storage",
-    total=lambda x, axis: _sum(_wide(x), axis),
-    matmul=lambda a, b: FLOAT64.matmul(_wide(a), _wide(b)),
+    total=lambda x, axis: FLOAT64.total(FLOAT64.number(x[0]), axis),
+    matmul=lambda a, b: FLOAT64.matmul(FLOAT64.number(a[0]), FLOAT64.number(b[0])),
     number=lambda data: (np.asarray(data, np.float32),),
     finish=lambda node, parts: (round_to(parts[0], node.out.type.dtype),),
 )

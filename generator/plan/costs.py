@@ -11,11 +11,7 @@ from functools import cached_property
 from math import ceil, prod
 
 from mirage_kernels.generator.ir import Graph, Node, Phase, TensorType, count, phases_of
-from mirage_kernels.generator.plan.hardware import (
-    WAVEFRONT_BYTES,
-    HardwareParameters,
-    hardware,
-)
+from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES, HardwareParameters, hardware
 from mirage_kernels.generator.plan.layouts import (
     LINE_TILE,
     VECTOR_BYTES,

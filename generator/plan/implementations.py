@@ -262,25 +262,20 @@ class Implementations:
         for source, goal in product(self.made[value], goals):
             if goal.partial or goal == source:
                 continue
-            if isinstance(source, Stored):
-                yield from self.load(value, source, goal)
-            else:
+            if isinstance(source, Fragment):
                 yield self.exchange(value, source, goal)
+            elif set(source.order) == set(goal.dims) and source.warp_dim in ("", goal.warp_dim):
+                width = self.block.width(value)
+                cost = self.often(value, self.block.load(goal, source, width))
+                cost += Cost(registers=self.block.tile.registers(goal, width))
+                waits = not source.warp_dim and source.copy not in TRACKED
+                barriers = (self.barrier(value, "copies"),) if waits else ()
+                yield Implementation(value, ((value, source),), (goal,), cost, barriers)
 
-    def barrier(self, value: str, after: object) -> Latency:
+    def barrier(self, value: str, after: str) -> Latency:
         """Return a barrier of the loop or around it; values of one depth share theirs."""
         cycles = self.hw.barrier_cycles * self.block.times(value)
         return (f"barrier after {after}, {self.block.phases[value].value}", cycles)
-
-    def load(self, value: str, stored: Stored, goal: Fragment) -> Iterator[Implementation]:
-        own_part = not stored.warp_dim or stored.warp_dim == goal.warp_dim
-        if set(stored.order) == set(goal.dims) and own_part:
-            width = self.block.width(value)
-            cost = self.often(value, self.block.load(goal, stored, width))
-            cost += Cost(registers=self.block.tile.registers(goal, width))
-            waits = not stored.warp_dim and stored.copy not in TRACKED
-            barriers = (self.barrier(value, "copies"),) if waits else ()
-            yield Implementation(value, ((value, stored),), (goal,), cost, barriers)
 
     def exchange(self, value: str, source: Fragment, goal: Fragment) -> Implementation:
         """Return the conversion through shared memory, rows or columns the faster dims there."""

@@ -308,7 +308,7 @@ class _Lowering:
             self.ends(node, "sums")
             self.add(Do.SUM, node, (self.multiplied(node),))
         else:
-            raise self.error(f"{node.name} contracts {[x.value for x in layouts]}")
+            raise self.error(f"{node.name} contracts {[self.layout(a).value for a in node.args]}")
 
     def late_product(self, node: Node) -> None:
         """Multiply a fetched tile with totals, which a stage keeps in the storage type."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirage_kernels.generator.emit.part import Header
+from mirage_kernels.generator.emit.cuda import Header
 from mirage_kernels.generator.emit.statements import dims_text
 from mirage_kernels.generator.ir import Graph, Phase, phases_of
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.statements import (
     camel,
     declared,

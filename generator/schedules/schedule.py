@@ -22,7 +22,7 @@ from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.target import Target
 
 if TYPE_CHECKING:
-    from mirage_kernels.generator.emit.part import Part
+    from mirage_kernels.generator.emit.cuda import Part
 
 
 class Knobs:

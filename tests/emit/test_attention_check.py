@@ -95,14 +95,11 @@ def test_an_unknown_schedule_is_refused(kernels: Path) -> None:
         load_record(kernels / PATH)
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(words) == 0
-    return capsys.readouterr().out
-
-
 def test_list_and_show_count_query_rows(kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ("--kernels", str(kernels))
-    assert "gqa/D128_fp16" in printed(capsys, "list", *folder)
-    shown = printed(capsys, "show", "gqa/D128_fp16", *folder)
+    assert main(("list", *folder)) == 0
+    assert "gqa/D128_fp16" in capsys.readouterr().out
+    assert main(("show", "gqa/D128_fp16", *folder)) == 0
+    shown = capsys.readouterr().out
     assert "any G" in shown
     assert "L_parts by" in shown

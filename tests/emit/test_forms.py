@@ -11,11 +11,11 @@ import pytest
 from compilers import ROOT, compiled, misformatted
 from sources import source, written
 
-from mirage_kernels.generator.emit.cuda import Kernel, recipe_files, suffixes
+from mirage_kernels.generator.emit.cuda import recipe_files, suffixes
 from mirage_kernels.generator.records import folder
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import files_of, recipe_sources, table_of
-from mirage_kernels.generator.schedules.streaming import kernel_of
+from mirage_kernels.generator.schedules.streaming import Kernel, kernel_of
 
 KERNELS = ROOT / "kernels"
 MOST_LINES = {"flash_attention.cuh": 120, ".cuh": 200, ".cu": 70, ".py": 200}

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from compilers import compiled, formatted
 
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.part import Header
+from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Layout
@@ -31,7 +30,7 @@ from mirage_kernels.generator.schedules.cluster_split_k import ClusterSplitK
 from mirage_kernels.generator.schedules.loop import BARRIER_BYTES, LoopKnobs, kept_bytes
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sliced_k import Area
-from mirage_kernels.generator.schedules.streaming import stacked_kernel
+from mirage_kernels.generator.schedules.streaming import Kernel, stacked_kernel
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"

@@ -71,10 +71,8 @@ def record(golden_record: GoldenRecord, adapted_record: Adapted) -> Callable[...
             return golden_record(dtype)
         if name == "lora_linear":
             return adapted_record({"K": K, "N": N, "R": rank}, dtype)
-        views = (
-            *(View("x", (None, "M"), "K"), View("weight", ("N", None), "K")),
-            View("residual", ("N", "M"), None),
-        )
+        views = (View("x", (None, "M"), "K"), View("weight", ("N", None), "K"))
+        views += (View("residual", ("N", "M"), None),)
         steps = (Step("contract", (0, 1), "K"), Step("accum", (3,)), Step("add", (2, 4)))
         sketch = BlockSketch(Setting(("N", "M"), "K"), views, steps, ((5, ("M", "N")),))
         return record_of(linear_and_residual, sketch, Shape("a test", {"K": K, "N": N}))
@@ -96,8 +94,8 @@ def test_a_program_with_uneven_edges_is_as_accurate_as_the_unfused_program(
 ) -> None:
     sizes = SIZES | {"R": rank}
     dims = {d: sizes[d] for d in ("K", "N", "R") if sizes[d]}
-    source = load_recipe(name)
-    spec, rng = trace(source, Shape("a test", dims), dtype), np.random.default_rng(sizes["M"])
+    program, rng = load_recipe(name), np.random.default_rng(sizes["M"])
+    spec = trace(program, Shape("a test", dims), dtype)
     inputs = []
     for node in spec.inputs:
         names = node.out.type.names
@@ -105,7 +103,7 @@ def test_a_program_with_uneven_edges_is_as_accurate_as_the_unfused_program(
         value = rounded(data, dtype) if names else SCALARS[node.name]
         inputs.append(Array(names, (np.asarray(value),)))
     exact = np.asarray(results(spec, inputs, array_reading(FLOAT64, sizes))[0].parts[0])
-    unfused = Gate(spec, source, dtype).unfused()
+    unfused = Gate(spec, program, dtype).unfused()
     theirs = results(unfused, inputs, array_reading(STORAGE, sizes))[0].parts[0]
     (mine,) = triton_results(record(name, dtype, rank), inputs)
     assert mine.shape == (19, N)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.part import Header
-from mirage_kernels.generator.emit.table import Entry, emit_table
+from mirage_kernels.generator.emit.cuda import Entry, Header, emit_table
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 
 

@@ -85,15 +85,6 @@ def read_options(given: Mapping[str, object]) -> Options:
     return convert(known, Options)
 
 
-def fitted(graph: Graph, wanted: Options) -> Iterator[Graph]:
-    """Yield a muGraph at every choice of tile sizes that gives it a wanted grid and loop."""
-    choices = [list(_tilings(graph, node, wanted)) for node in graph.blocks]
-    for combination in itertools.product(*choices):
-        tiles: dict[str, int] = {}
-        if all(tiles.setdefault(d, n) == n for each in combination for d, n in each.items()):
-            yield retile(graph, tiles) if tiles else graph
-
-
 def _tilings(graph: Graph, node: Node, wanted: Options) -> Iterator[dict[str, int]]:
     """Yield tile sizes, by dim, that give a block graph one of the wanted grids and loops.
 
@@ -246,11 +237,19 @@ def search(spec: Lowered, wanted: Options) -> list[Graph]:
 
 
 def fitting(found: Sequence[Lowered], wanted: Options) -> list[tuple[Lowered, float]]:
-    """Return the muGraphs that meet the constraints with their microseconds, the fastest first."""
-    on, timed = target(DEFAULT_ARCH), []
-    for one in found:
-        if maps_fit(one, wanted):
-            tilings = [replace(one, graph=g) for g in fitted(one.graph, wanted)]
-            times = [estimate(t.graph, sizes_of(t.graph), on).microseconds for t in tilings]
-            timed += sorted(zip(tilings, times, strict=True), key=lambda pair: pair[1])[:1]
+    """Return the muGraphs that meet the constraints with their microseconds, the fastest first.
+
+    Each has the best tile sizes that give its kernels a wanted grid and loop.
+    """
+    timed: list[tuple[Lowered, float]] = []
+    for one in (f for f in found if maps_fit(f, wanted)):
+        fitted: list[tuple[Lowered, float]] = []
+        choices = [list(_tilings(one.graph, node, wanted)) for node in one.graph.blocks]
+        for combination in itertools.product(*choices):
+            tiles: dict[str, int] = {}
+            if all(tiles.setdefault(d, n) == n for each in combination for d, n in each.items()):
+                graph = retile(one.graph, tiles) if tiles else one.graph
+                time = estimate(graph, sizes_of(graph), target(DEFAULT_ARCH)).microseconds
+                fitted.append((replace(one, graph=graph), time))
+        timed += sorted(fitted, key=lambda pair: pair[1])[:1]
     return sorted(timed, key=lambda pair: pair[1])

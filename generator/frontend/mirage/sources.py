@@ -13,30 +13,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mirage_kernels.generator import ir
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.part import Header
+from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.errors import FileError, MirageError, PlanError
 from mirage_kernels.generator.frontend.mirage.running import Runnable
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat
-from mirage_kernels.generator.ir import (
-    Graph,
-    Node,
-    Phase,
-    TensorType,
-    Value,
-    check,
-    expression,
-    number_text,
-    phases_of,
-    to_text,
-)
-from mirage_kernels.generator.ir.infer import SCALAR
+from mirage_kernels.generator.ir.text import node_text
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.headers import mugraph_words
 from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.target import target
 
 NAME = "mugraph"  # of the emitted functions
@@ -106,42 +95,42 @@ def _planned(graph: Runnable) -> tuple[Kernel, Lowered]:
     ) from first
 
 
-def _streamed(graph: Graph) -> Graph:
+def _streamed(graph: ir.Graph) -> ir.Graph:
     """Return the graph as the planner wants it: tokens dynamic, the loop's dim last in memory."""
     spaces = [n.body.space for n in graph.blocks if n.body and n.body.space]
     loops = {space.loop.dim for space in spaces if space.loop}
     others = {d for n in graph.inputs[1:] for d in n.out.type.names}
     tokens = set(graph.inputs[0].out.type.names) - others - loops
 
-    def retyped(node: Node, *, top: bool) -> Node:
+    def retyped(node: ir.Node, *, top: bool) -> ir.Node:
         outs = []
         for name, type_ in ((v.name, v.type) for v in node.outs):
             dims = [replace(d, dynamic=d.name in tokens) for d in type_.dims]
             if node.op in ("input", "output") or (top and node.op == "block"):
                 dims.sort(key=lambda d: (d.name in loops, not d.dynamic))
-            outs.append(Value(name, TensorType(tuple(dims), type_.dtype)))
+            outs.append(ir.Value(name, ir.TensorType(tuple(dims), type_.dtype)))
         body = node.body
         if body is not None:
             body = replace(body, nodes=tuple(retyped(n, top=False) for n in body.nodes))
         return replace(node, outs=tuple(outs), body=body)
 
-    return check(replace(graph, nodes=tuple(retyped(n, top=True) for n in graph.nodes)))
+    return ir.check(replace(graph, nodes=tuple(retyped(n, top=True) for n in graph.nodes)))
 
 
 _COLOURS = {  # of what runs when
-    Phase.BEFORE: "#eef3fb",
-    Phase.LOOP: "#d9e7fd",
-    Phase.AFTER: "#fbe9d7",
-    Phase.JOINED: "#f6d5d5",
+    ir.Phase.BEFORE: "#eef3fb",
+    ir.Phase.LOOP: "#d9e7fd",
+    ir.Phase.AFTER: "#fbe9d7",
+    ir.Phase.JOINED: "#f6d5d5",
 }
 
 
-def write_drawing(graph: Graph, base: Path) -> list[Path]:
+def write_drawing(graph: ir.Graph, base: Path) -> list[Path]:
     """Write a graph as text and for Graphviz, and as SVG where `dot` is installed."""
     if not base.parent.is_dir():
         raise FileError(f"folder {base.parent} does not exist", f"mkdir -p {base.parent}")
     text, dot, svg = (base.with_name(f"{base.name}.{end}") for end in ("txt", "dot", "svg"))
-    text.write_text(to_text(graph) + "\n")
+    text.write_text(ir.to_text(graph) + "\n")
     lines, edges = _drawn(graph)
     head = ["digraph muGraph {", '  node [shape=box, fontname="Helvetica"];']
     dot.write_text("\n".join([*head, *lines, *edges, "}", ""]))
@@ -153,7 +142,7 @@ def write_drawing(graph: Graph, base: Path) -> list[Path]:
 
 
 def _drawn(
-    graph: Graph, prefix: str = "", bound: Iterable[tuple[str, TensorType]] = ()
+    graph: ir.Graph, prefix: str = "", bound: Iterable[tuple[str, ir.TensorType]] = ()
 ) -> tuple[list[str], list[str]]:
     """Return a graph's nodes and edges in Graphviz's language; edges carry the types of tensors.
 
@@ -162,18 +151,20 @@ def _drawn(
     lines: list[str] = []
     edges: list[str] = []
     sources: dict[str, str] = {}  # the drawn node that makes a value
-    phases = phases_of(graph) if prefix else {}
+    phases = ir.phases_of(graph) if prefix else {}
     outer = iter(bound)
-    results = [Node("result", (name,), (Value(f"out {name}", SCALAR),)) for name in graph.outputs]
+    results = [
+        ir.Node("result", (o,), (replace(graph.values[o], name=f"out {o}"),)) for o in graph.outputs
+    ]
     for node in (*graph.nodes, *([] if prefix else results)):
         name = prefix + node.name
         taken = [(sources[a], graph.values[a].type) for a in node.args]
         sources |= {v.name: prefix + v.name for v in node.outs}
         if node.op == "block" and node.body is not None:
             inner, within = _drawn(node.body, f"{name}: ", taken)
-            title = _quoted(_title(node.body))
-            lines += [f"  subgraph {_quoted(f'cluster {name}')} {{", f"    label={title};", *inner]
-            lines.append("  }")
+            _, grid, *_ = ir.to_text(replace(graph, nodes=(node,))).split("\n")
+            lines.append(f"  subgraph {_quoted(f'cluster {name}')} {{")
+            lines += [f"    label={_quoted(grid.strip())};", *inner, "  }"]
             edges += within
             made = zip(node.outs, node.body.outputs, strict=True)
             sources |= {v.name: f"{name}: {output}" for v, output in made}
@@ -183,7 +174,7 @@ def _drawn(
         phase = phases.get(node.name)
         colour = "white" if phase is None else _COLOURS[phase]
         style = f'style=filled, fillcolor="{colour}"'
-        lines.append(f"    {_quoted(name)} [label={_quoted(_label(node))}, {style}];")
+        lines.append(f"    {_quoted(name)} [label={_quoted(node_text(node))}, {style}];")
         for source, type_ in taken:
             label = _quoted(str(type_))
             edges.append(f"  {_quoted(source)} -> {_quoted(name)} [label={label}];")
@@ -192,21 +183,3 @@ def _drawn(
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _title(body: Graph) -> str:
-    assert body.space is not None
-    grid = ", ".join(f"{a.name} cuts {a.dim} by {a.tile}" for a in body.space.grid)
-    loop = body.space.loop
-    looped = f"loop cuts {loop.dim} by {loop.tile}" if loop else "no loop"
-    return f"grid: {grid or 'one block'}\n{looped}"
-
-
-def _label(node: Node) -> str:
-    label = number_text(node.value) if node.op == "const" else expression(node)
-    if node.op in ("input", "result"):
-        label = f"{node.name}\n{node.out.type}" if node.op == "input" else "result"
-    if node.op == "output" or node.cuts:
-        label += f"\n{'imap' if node.op == 'input' else 'omap'}"
-        label += f" ({', '.join(c or '*' for c in node.cuts)})"
-    return label + (f"\nfmap {node.loop_cut}" if node.op == "input" and node.loop_cut else "")

@@ -8,6 +8,8 @@ what else queries have with the rest of the keys, along a dim of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Dim, DType, Graph, Kind, Node, Phase, phases_of
@@ -26,7 +28,7 @@ from mirage_kernels.generator.schedules.attention.program import (
 from mirage_kernels.generator.schedules.attention.softmax import (
     COUNTED,
     check_hidden,
-    with_softmax_step,
+    softmax_step,
 )
 
 _ONE = {Do.QUERIES: "tile of queries", Do.KEYS: "tile of keys", Do.LENGTH: "length per sequence"}
@@ -37,7 +39,8 @@ def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
     """Return the attention program of a muGraph.
 
     Raises PlanError for other muGraphs: several kernels, no loop or another split, exponentials
-    without a running peak, several products with queries or values, a value with no place.
+    without a running peak, several products with queries or values, a value with no place. What is
+    done with scores is one online-softmax step, last in the loop, where that can be formed.
     """
     extra = [n for n in graph.nodes if n.op not in ("input", "iota", "size", "const", "block")]
     if len(graph.blocks) != 1 or extra:
@@ -47,9 +50,13 @@ def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
     if len(node.outs) != 1:
         raise PlanError(f"{recipe}: {node.name} stores several results, this plan takes one")
     try:
-        return with_softmax_step(_Lowering(graph, node).program(recipe))
+        program = _Lowering(graph, node).program(recipe)
     except PlanError as error:
         raise PlanError(f"{recipe}: {error.sentence}", error.hint) from None
+    with suppress(PlanError):  # without the step there are tiles of few rows only
+        step = softmax_step(program)
+        return replace(program, loop=(*(s for s in program.loop if s not in step.covers), step))
+    return program
 
 
 def _roles(node: Node, body: Graph) -> tuple[AttentionRoles, list[Node]]:
@@ -112,10 +119,7 @@ def _score_products(body: Graph, keys: str) -> list[Node]:
 
 
 def _stored(operand: str, body: Graph) -> tuple[Dim, ...]:
-    """Return the dims, in storage order, of the widest input that a value is made of elementwise.
-
-    A sum or a product is a source of its own.
-    """
+    """Return the dims of the widest input that a value is made of elementwise, as it is stored."""
     node = body.producers[operand]
     if OPS[node.op].kind is Kind.ELEMENTWISE:
         return max((_stored(a, body) for a in node.args), key=len)
@@ -292,14 +296,12 @@ class _Lowering:
             return self.add(Do.LENGTH, node)
         if not type_.dims or (node.name == self.values and not roles.more):
             return None
-        if {*type_.names} == {roles.sequences, *roles.rows, roles.heads, along} - {""}:
-            do = Do.MORE_QUERIES if more else Do.QUERIES
-        else:
-            read = place is Place.KEYS and node.loop_cut is not None
-            require(read, f"{node.name} {type_} is an input that this plan does not read")
-            do = Do.MORE_KEYS if more else Do.KEYS
-        self.tensors[do.value] = name
-        return self.add(do, node)
+        of_queries = {*type_.names} == {roles.sequences, *roles.rows, roles.heads, along} - {""}
+        read = of_queries or (place is Place.KEYS and node.loop_cut is not None)
+        require(read, f"{node.name} {type_} is an input that this plan does not read")
+        what = f"{'more ' if more else ''}{'queries' if of_queries else 'keys'}"
+        self.tensors[what] = name
+        return self.add(Do(what), node)
 
     def elementwise(self, node: Node) -> None:
         """Map values; one of the result's kind comes first, if the result is a tile.

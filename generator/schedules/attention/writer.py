@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mirage_kernels.generator.emit.part import KernelSource, Part, lines_of
+from mirage_kernels.generator.emit.cuda import KernelSource, Part, lines_of
 from mirage_kernels.generator.emit.statements import dims_text, vocabulary
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
@@ -88,8 +88,8 @@ def _form(writer: Writer, program: AttentionProgram) -> None:
         rows = "const Rows& rows, tile::RowElement e"
         with writer.block(f"__device__ static void of({rows}, {sums}) {{"):
             writer.table([_row(s, program) for s in program.after])
-    writer.write("", template)
-    writer.line("__global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)")
+    bounds = "__launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)"
+    writer.write("", template, f"__global__ void {bounds}")
     with writer.block(f"    {name}(const __grid_constant__ AttentionArgs args) {{"):
         _inputs(writer, program)
         with writer.block("while (work.next_item()) {"):
@@ -113,11 +113,9 @@ def _inputs(writer: Writer, program: AttentionProgram) -> None:
     for dim in sorted({v for n, v in program.literals.items() if n in used and isinstance(v, str)}):
         writer.line(f"constexpr int {dim} = Config::{dim};")
     writer.line("extern __shared__ __align__(1024) char shared[];")
-    numbers = [("float", "scalars", i, name) for i, name in enumerate(program.scalars)]
-    numbers += [("int", "integers", i, name) for i, name in enumerate(program.integers)]
-    for kind, field, i, name in numbers:
-        if name in used:
-            writer.line(f"const {kind} {name} = args.{field}[{i}];")
+    numbers = [f"float {name} = args.scalars[{i}]" for i, name in enumerate(program.scalars)]
+    numbers += [f"int {name} = args.integers[{i}]" for i, name in enumerate(program.integers)]
+    writer.write(*(f"const {text};" for text in numbers if text.split()[1] in used))
     writer.write("", "Work<Config> work(args, shared);")
 
 
@@ -150,7 +148,6 @@ def _dims(program: AttentionProgram, type_: TensorType) -> str:
 
 
 # -- statements ------------------------------------------------------------------------------------
-
 
 # How statements read that are not `const auto OUT = work.WORDS_OF_THE_DO(ARGS);`.
 LINES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.row_wise.writer import Rows, write_rows
 from mirage_kernels.generator.schedules.schedule import Variant
