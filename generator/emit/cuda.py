@@ -29,7 +29,7 @@ from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Layout, TileProgram
-from mirage_kernels.generator.schedules import RANKED, prologue
+from mirage_kernels.generator.schedules import PARTS, RANKED, prologue
 from mirage_kernels.generator.schedules.batched_lora import slices_ahead
 from mirage_kernels.generator.schedules.loop import LoopKnobs, producers_of, prologue_warps
 from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED
@@ -69,7 +69,7 @@ class Kernel(KernelSource[TileProgram]):
         used = {v.schedule for v in variants}
         for schedule in (s for s in reversed(RANKED.values()) if s.name in used):
             own = prologue.main_program(consumers) if schedule.name in behind else consumers
-            written = schedule.write(own, variants)
+            written = PARTS[schedule.name](own, variants)
             if any(PAIRS in part.beside for part in written):
                 parts.append(pairs(consumers))
             parts += written

@@ -33,7 +33,7 @@ from mirage_kernels.generator.plan.program import (
     TileProgram,
     needed,
 )
-from mirage_kernels.generator.schedules.row_wise.writer import Lines, Rows, line_rows
+from mirage_kernels.generator.schedules.row_wise import Lines, Rows
 from mirage_kernels.generator.target import Target
 
 WHERE_MEASURED = ("sm_90a",)
@@ -191,7 +191,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     loads.sort(key=lambda s: s.args[0] in optional)
     rest = [s for s in program.lines if s.do is not Do.LOAD]
     rows = [(_load(s, program), dims_text(s.type.names)) for s in loads]
-    writer.table([*rows, *line_rows(rest, lines)])
+    writer.table([*rows, *lines.table(rest)])
 
 
 def _load(s: Statement, program: TileProgram) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.names import camel, declared, launch_function
@@ -17,6 +17,11 @@ from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.prologue import is_main
 
+OPENING = (
+    "extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];",
+    "char* const shared = stages;",
+    "tile::launch_dependents();",
+)
 TOKEN_LINES = "tile::token_lines<Block>(given.call.dims[0])"
 
 
@@ -29,6 +34,7 @@ class TmaPlan:
     finished: str = ""  # where a block's own rows begin, of those that it shares; "": it has all
     cluster: str = ""  # blocks of a cluster, where the launch has to say so
     maps: str = "maps"  # the argument that has the tensors' maps
+    step: str = ""  # a step's place, where vectors are copied step by step; "": they are at once
 
     @property
     def tile_row(self) -> str:
@@ -100,10 +106,20 @@ def write_operands(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
     )
 
 
-def write_copies(
-    writer: Writer, program: TileProgram, plan: TmaPlan, before: Sequence[str] = ()
-) -> None:
-    """Write what the producer warp does; `before` = a callback for vectors."""
+def write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
+    """Write what the producer warp does."""
+    with writer.block("if (block.is_producer()) {"):
+        _write_copies(writer, program, plan)
+        writer.line("return;")
+
+
+def _write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
+    step = f", {plan.step}" if plan.step else ""
+    loads = enumerate(vectors(program))
+    copies = [f"block.copy_vector({i}, {s.args[0]}{step});" for i, s in loads]
+    if copies or plan.step:
+        takes = f"[&](int {plan.step})" if copies and plan.step else "[&]" if copies else "[](int)"
+        writer.function(f"const auto copy_vectors = {takes} {{", *copies)
     tiles = list(enumerate(tma_tiles(program)))[1:]
     if not program.stacked:
         rows = (i for i, s in tiles if s.layout is Layout.ROWS)
@@ -118,7 +134,8 @@ def write_copies(
     with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
         where = f"given.{plan.maps}[0], first_token, k, buffer.full"
         writer.line(f"tile::copy_tile(buffer.tokens(), {where});")
-    callbacks = ", ".join((*before, "copy_weights", "copy_tokens"))
+    callbacks = "copy_vectors, " if copies or plan.step else ""
+    callbacks += "copy_weights, copy_tokens"
     if program.stacked:
         writer.line(f"tile::copy_when_ready(block, {callbacks});")
     else:

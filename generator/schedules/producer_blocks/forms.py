@@ -238,9 +238,7 @@ def _pair(writer: Writer, program: TileProgram) -> None:
     )
     writer.table(rows_of([(f"tile::SwappedAccum<Block::kRows> {met.out};", met)]))
     writer.line()
-    with writer.block("if (block.is_producer()) {"):
-        write_copies(writer, program, PRODUCERS)
-        writer.line("return;")
+    write_copies(writer, program, PRODUCERS)
     write_loop(writer, program)
     writer.write(
         "tile::end_loop(block);",

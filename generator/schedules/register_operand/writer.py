@@ -24,33 +24,23 @@ from mirage_kernels.generator.emit.statements import (
 )
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.schedules import tma
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.tma import (
-    TOKEN_LINES,
-    TmaPlan,
-    args_type,
-    met,
-    row_tensors,
-    vectors,
-    write_copies,
-    write_launch,
-    write_operands,
-)
 
 INCLUDES = ("tile/register_operand/reduce.cuh", "tile/tile.cuh")
 ABOUT = (
     "register-operand wgmma: tokens are the A operand in registers, weights are read from shared "
     "memory"
 )
-PLAN = TmaPlan(
+PLAN = tma.TmaPlan(
     "register_operand",
     "Block::kBlocks",
     "Block::rank() * Block::kOwnRows",
     cluster="Block::kBlocks",
 )
 SYNC = "tile::sync_workers(block);"
-BEGIN = (f"const Block block{{shared, {TOKEN_LINES}}};", "block.begin();", "")
+BEGIN = (f"const Block block{{shared, {tma.TOKEN_LINES}}};", "block.begin();", "")
 
 
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
@@ -68,12 +58,12 @@ def _write(writer: Writer, program: TileProgram) -> None:
     own, beside = "RegisterOperandBlock<Config>::kThreads", "kRegisterOperandThreads<Config>"
     threads = beside if program.received else own
     writer.write("template <class Config>", f"__global__ void __launch_bounds__({threads}, 1)")
-    given = f"const __grid_constant__ {args_type(program, PLAN)} given"
+    given = f"const __grid_constant__ {tma.args_type(program, PLAN)} given"
     head = f"    {program.recipe}_register_operand({given}) {{"
     with writer.block(head), declared(writer, program):
         _kernel(writer, program)
     writer.line()
-    write_launch(writer, program, PLAN)
+    tma.write_launch(writer, program, PLAN)
 
 
 def receivers(program: TileProgram) -> str:
@@ -90,16 +80,16 @@ def _plan(writer: Writer, program: TileProgram) -> None:
     )
     members = declared(writer, program, member=True)
     with writer.block("struct RegisterOperandPlan : Config {", "};"), members:
-        rows, depth = len(row_tensors(program)), program.roles.depth
+        rows, depth = len(tma.row_tensors(program)), program.roles.depth
         products, token_sums = (
-            len(met(program, layout)) for layout in (Layout.ACCUM, Layout.TOKEN_SUMS)
+            len(tma.met(program, layout)) for layout in (Layout.ACCUM, Layout.TOKEN_SUMS)
         )
         writer.write(
             "using Element = typename Config::T;",
             f"static constexpr int kDepth = Config::{depth}, kRowTensors = {rows};",
             f"static constexpr int kProducts = {products};",
         )
-        if (count := len(vectors(program))) or token_sums:
+        if (count := len(tma.vectors(program))) or token_sums:
             writer.line(f"static constexpr int kVectors = {count}, kTokenSums = {token_sums};")
         whole = () if program.received else program.roles.inner
         writer.line(f"static constexpr int kInner = {' + '.join(map(own_lines, whole)) or '0'};")
@@ -146,7 +136,7 @@ def _map(writer: Writer, program: TileProgram) -> None:
         "template <class Config>",
     )
     types = {s.out: "RegisterOperandReduction<Block>" for s in _in_place(program)}
-    for s in met(program, Layout.INNER_ACCUM):
+    for s in tma.met(program, Layout.INNER_ACCUM):
         lines = inner_lines(s, program)
         types[s.out] = f"AccumPartials<{lines}, Block::kTokens, Block::kGroups>"
     for s in (*program.fetches, *program.kept, *program.received, *program.products):
@@ -182,15 +172,13 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.write(
         "using Block = RegisterOperandBlock<Config>;",
         "using Shared = RegisterOperandMap<Config>;",
-        "extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];",
-        "char* const shared = stages;",
-        "tile::launch_dependents();",
+        *tma.OPENING,
     )
     if program.received:
         writer.write(*producer_blocks.fork(program, paired=True), "")
     else:
         writer.write(*BEGIN)
-    write_operands(writer, program, PLAN)
+    tma.write_operands(writer, program, PLAN)
     if program.received:
         with writer.block("if (tile::warp_index() > Block::kWarps) {"):
             received = producer_blocks.receive(program, "Block::kWarps", receivers(program))
@@ -198,13 +186,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
         writer.write(*BEGIN)
     writer.table(rows_of((f"tile::{_sums(s, program)} {s.out};", s) for s in program.accumulators))
     writer.line()
-    with writer.block("if (block.is_producer()) {"):
-        loads = enumerate(vectors(program))
-        copies = [f"block.copy_vector({i}, {s.args[0]});" for i, s in loads]
-        if copies:
-            writer.function("const auto copy_vectors = [&] {", *copies)
-        write_copies(writer, program, PLAN, ("copy_vectors",) if copies else ())
-        writer.line("return;")
+    tma.write_copies(writer, program, PLAN)
     fetched = program.fetches and not program.received
     if fetched:
         writer.write(*fetches(program, "Block::kWorkers"), "tile::commit_copies();")
@@ -230,15 +212,15 @@ def write_loop(writer: Writer, program: TileProgram) -> None:
 
 def _read(s: Statement, program: TileProgram) -> str:
     if s.layout is Layout.DEPTH:
-        return f"vector({vectors(program).index(s)})"
+        return f"vector({tma.vectors(program).index(s)})"
     if s.layout is Layout.ROWS:
-        return f"rows({row_tensors(program).index(s.out)})"
+        return f"rows({tma.row_tensors(program).index(s.out)})"
     return "inner()" if s.layout is Layout.INNER else "tokens()"
 
 
 def _after_loop(writer: Writer, program: TileProgram) -> None:
-    products, inside = met(program, Layout.ACCUM), _in_place(program)
-    for i, s in enumerate(met(program, Layout.TOKEN_SUMS)):
+    products, inside = tma.met(program, Layout.ACCUM), _in_place(program)
+    for i, s in enumerate(tma.met(program, Layout.TOKEN_SUMS)):
         writer.line(f"const auto {s.out}_parts = tile::store_partials(block, {i}, {s.args[0]});")
     for s in inside:
         left, call, place = "const auto", "meet_whole", shared_at(s)

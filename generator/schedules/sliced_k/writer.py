@@ -36,7 +36,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
-from mirage_kernels.generator.schedules.row_wise.writer import statistics
+from mirage_kernels.generator.schedules.row_wise import statistics
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sliced_k import RING, Footprint, SlicedK
 
