@@ -32,9 +32,8 @@ from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.schedules import PARTS, RANKED, prologue
 from mirage_kernels.generator.schedules.batched_lora import slices_ahead
 from mirage_kernels.generator.schedules.loop import LoopKnobs, producers_of, prologue_warps
-from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED
+from mirage_kernels.generator.schedules.producer_blocks import PAIRS, WHERE_MEASURED
 from mirage_kernels.generator.schedules.producer_blocks.forms import pairs, producers
-from mirage_kernels.generator.schedules.producer_blocks.writer import PAIRS
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.target import target
 

@@ -1,6 +1,6 @@
-"""Every way of running a muGraph as a kernel: a room each, all of one shape (`schedule.py`).
+"""Every way of running a muGraph as a kernel: a module each, all of one shape (`schedule.py`).
 
-Adding a schedule adds a room and a row to this table. In the order in which they are asked.
+Adding a schedule adds a module and a row to these tables. In the order in which they are asked.
 """
 
 from __future__ import annotations

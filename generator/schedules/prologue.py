@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mirage_kernels.generator.emit import statements
 from mirage_kernels.generator.emit.names import (
     camel,
     declared,
@@ -20,7 +21,6 @@ from mirage_kernels.generator.emit.names import (
     pointer,
 )
 from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import scalars
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.lower import ROW_WISE
@@ -182,7 +182,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.table([*operands, (made, operand_dims(out, program))])
     writer.write(
         "const int64_t token = blockIdx.x;",
-        *scalars(program, program.lines),
+        *statements.scalars(program, program.lines),
         "",
         "tile::launch_prologue();",
     )

@@ -11,25 +11,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from mirage_kernels.generator.emit.names import (
-    THREADS,
-    camel,
-    declared,
-    dims_text,
-    launch_function,
-    operand_dims,
-    shared_at,
-    vocabulary,
-)
+from mirage_kernels.generator.emit import names, statements
 from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import (
-    EARLY,
-    WHOLE,
-    map_text,
-    operands,
-    rows_of,
-    scalars,
-)
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
@@ -128,8 +111,8 @@ def candidates(program: TileProgram, size: int, on: Target) -> Iterator[RowWise]
 
 def row_model(program: TileProgram, on: Target, tokens: int, warps: int, chunks: float) -> float:
     """Return the predicted time of rows, of so many warps and pieces of a thread: microseconds."""
-    statements = [s for s in program.lines if s.do in (Do.LOAD, Do.STORE)]
-    rows = sum(program.roles.tokens in s.type.names for s in statements)
+    moved = [s for s in program.lines if s.do in (Do.LOAD, Do.STORE)]
+    rows = sum(program.roles.tokens in s.type.names for s in moved)
     row_us = rows * program.extents[program.roles.depth] * ELEMENT_BYTES / on.memory_bytes_per_us
     crowded = ROW_WARP_US * warps * max(1.0, tokens / on.multiprocessors)
     return row_us * tokens + crowded + chunks * ROW_WARP_US
@@ -186,14 +169,16 @@ class Lines:
             pieces = f", pieces[{sums}][Config::kBlocks]" if self.rows.cluster else ""
             yield f"__shared__ float sums[{sums}][Lines::kWarps]{pieces};"
 
-    def table(self, statements: Sequence[Statement]) -> list[tuple[str, str]]:
+    def table(self, given: Sequence[Statement]) -> list[tuple[str, str]]:
         """Return each statement as code and comment; what is stored has the tensor's dims."""
         program = self.program
-        stored = {o.name: operand_dims(o, program) for o in (*program.results, program.output)}
+        stored = {
+            o.name: names.operand_dims(o, program) for o in (*program.results, program.output)
+        }
         dims = (
-            stored[s.args[1]] if s.do is Do.STORE else dims_text(s.type.names) for s in statements
+            stored[s.args[1]] if s.do is Do.STORE else names.dims_text(s.type.names) for s in given
         )
-        return list(zip(map(self.text, statements), dims, strict=True))
+        return list(zip(map(self.text, given), dims, strict=True))
 
     def text(self, s: Statement) -> str:
         """Return a statement of lines as code."""
@@ -217,9 +202,9 @@ class Lines:
         if s.do is Do.KEEP:
             return f"tile::store_resident({s.out}, token, {name});"
         args = [program.literals.get(a, a) for a in s.args]
-        if s.layout in WHOLE:
-            return map_text(s, args)
-        return f"const float {s.out} = tile::{vocabulary(s.op)}({', '.join(args)});"
+        if s.layout in statements.WHOLE:
+            return statements.map_text(s, args)
+        return f"const float {s.out} = tile::{names.vocabulary(s.op)}({', '.join(args)});"
 
 
 def statistics(writer: Writer, program: TileProgram) -> None:
@@ -229,8 +214,10 @@ def statistics(writer: Writer, program: TileProgram) -> None:
     rest = [s for s in program.lines if s.do is not Do.LOAD]
     writer.write(*lines.head(program.roles.depth, "tile::kWarpLanes"))
     for s in program.statistics:
-        writer.line(f"const auto {s.out} = Shared::{camel(s.out)}::at_bytes({shared_at(s)});")
-    writer.table(rows_of((f"tile::Line<Lines, T> {s.out};", s) for s in loads))
+        writer.line(
+            f"const auto {s.out} = Shared::{names.camel(s.out)}::at_bytes({names.shared_at(s)});"
+        )
+    writer.table(statements.rows_of((f"tile::Line<Lines, T> {s.out};", s) for s in loads))
     with writer.block("const auto load_lines = [&](int token) {", "};"):
         writer.write(*(lines.text(s).removeprefix("const auto ") for s in loads))
     with writer.block("const auto compute_statistics = [&](int token) {", "};"):
@@ -253,23 +240,25 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
 
 def write_rows(writer: Writer, program: TileProgram, rows: Rows) -> None:
     """Write the kernel and its launch: a row, or a piece of one, per block."""
-    writer.write("template <class Config>", f"__global__ void __launch_bounds__({THREADS}, 1)")
+    writer.write(
+        "template <class Config>", f"__global__ void __launch_bounds__({names.THREADS}, 1)"
+    )
     kernel = f"{program.recipe}_cluster" if rows.cluster else program.recipe
     head = f"    {kernel}(const __grid_constant__ LaunchArgs args) {{"
-    with writer.block(head), declared(writer, program):
+    with writer.block(head), names.declared(writer, program):
         lines = Lines(program, "token", rows)
         writer.write(*lines.head(rows.piece, "kThreads"), "tile::launch_dependents();")
         if rows.cluster:
             writer.line("tile::arrive_cluster();")
         writer.line("")
-        operands(writer, program.inputs, program)
+        statements.operands(writer, program.inputs, program)
         writer.line(f"const int64_t {program.roles.tokens} = args.dims[0], token = {rows.token};")
         if rows.first:
             writer.line(f"const int first = {rows.first};")
-        writer.write(*scalars(program), "")
+        writer.write(*statements.scalars(program), "")
         loads = [s for s in program.lines if s.do is Do.LOAD]
         if shared := [s for s in loads if s.layout is Layout.LINE_VECTOR]:
-            writer.line(EARLY)
+            writer.line(statements.EARLY)
             writer.table(lines.table(shared))
         writer.line("tile::grid_dependency_wait();")
         own = [s for s in loads if s not in shared]
@@ -280,7 +269,7 @@ def write_rows(writer: Writer, program: TileProgram, rows: Rows) -> None:
             own = []
         writer.table(lines.table([*own, *rest]))
     writer.line()
-    with launch_function(writer, rows.template), declared(writer, program):
+    with names.launch_function(writer, rows.template), names.declared(writer, program):
         writer.write(
             f"const tile::Grid grid{{{rows.grid}}};",
             f"return tile::launch({kernel}<Config>, grid, args, stream);",

@@ -1,7 +1,7 @@
 """The interface of a schedule: one way of running the tile programs of some form as a kernel.
 
-A schedule has a room below `generator/schedules/` and a row in the table `SCHEDULES`. It says which
-programs it fits and why not others, has template constants of its own (`Knobs`), chooses them
+A schedule has a module below `generator/schedules/` and a row in the table `SCHEDULES`. It says
+which programs it fits and why not others, has template constants of its own (`Knobs`), chooses them
 for each bucket of the dynamic extent, lists the alternatives that tuning measures, and knows what
 they take of shared memory and of time. Its writer turns a program into CUDA.
 """

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from mirage_kernels.generator.emit import statements
 from mirage_kernels.generator.emit.names import camel, declared, launch_function
-from mirage_kernels.generator.emit.statements import (
-    inner_lines,
-    number_of_tokens,
-    operands,
-    scalars,
-)
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
-from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
+from mirage_kernels.generator.schedules import producer_blocks
 from mirage_kernels.generator.schedules.prologue import is_main
 
 OPENING = (
@@ -92,13 +87,13 @@ def write_operands(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
     """Write the tensors that do not come as TMA tiles, run-time numbers, where the tile begins."""
     writer.line("const LaunchArgs& args = given.call;")
     tiled = {s.args[0] for s in tma_tiles(program)}
-    operands(writer, [o for o in program.inputs if o.name not in tiled], program)
+    statements.operands(writer, [o for o in program.inputs if o.name not in tiled], program)
     shared = f" / {plan.blocks}" if plan.blocks else ""
     block = producer_blocks.block_index(program)
     own = [f"const int first_row = {plan.tile_row} + {plan.finished};"] if plan.finished else []
     writer.write(
-        number_of_tokens(program),
-        *scalars(program, program.epilogue if is_main(program) else None),
+        statements.number_of_tokens(program),
+        *statements.scalars(program, program.epilogue if is_main(program) else None),
         f"const int {plan.tile_row} = {block}{shared} * Block::kRows;",
         *own,
         "const int first_token = blockIdx.y * Block::kTokens;",
@@ -210,7 +205,7 @@ def _tensor(s: Statement, program: TileProgram, tokens: str) -> tuple[str, str]:
     index = next(o.index for o in program.inputs if o.name == s.args[0])
     inner = roles.inner_of(s.type)
     lines, stride = inner.name if inner else roles.rows, roles.depth
-    size = inner_lines(s, program, "Block::kRows")
+    size = statements.inner_lines(s, program, "Block::kRows")
     if s.layout is Layout.TOKENS:
         lines, stride = tokens, f"args.row_strides[{index}]"
         size = f"tile::token_lines<Block>({tokens})"

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit.names import (
-    camel,
-    declared,
-    kept_type,
-    own_lines,
-    shared_at,
-)
+from mirage_kernels.generator.emit import statements
+from mirage_kernels.generator.emit.names import camel, declared, kept_type, own_lines, shared_at
 from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import (
-    IN_LOOP,
-    fetches,
-    inner_lines,
-    late_products,
-    output_tile,
-    per_element,
-    rows_of,
-    stage_tile,
-)
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.schedules import tma
-from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
+from mirage_kernels.generator.schedules import producer_blocks, tma
 from mirage_kernels.generator.schedules.schedule import Variant
 
 INCLUDES = ("tile/register_operand/reduce.cuh", "tile/tile.cuh")
@@ -137,7 +121,7 @@ def _map(writer: Writer, program: TileProgram) -> None:
     )
     types = {s.out: "RegisterOperandReduction<Block>" for s in _in_place(program)}
     for s in tma.met(program, Layout.INNER_ACCUM):
-        lines = inner_lines(s, program)
+        lines = statements.inner_lines(s, program)
         types[s.out] = f"AccumPartials<{lines}, Block::kTokens, Block::kGroups>"
     for s in (*program.fetches, *program.kept, *program.received, *program.products):
         types[s.out] = _kept_type(s, program)
@@ -184,12 +168,14 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
             received = producer_blocks.receive(program, "Block::kWarps", receivers(program))
             writer.write("Block::sync_cluster();", *received)
         writer.write(*BEGIN)
-    writer.table(rows_of((f"tile::{_sums(s, program)} {s.out};", s) for s in program.accumulators))
+    writer.table(
+        statements.rows_of((f"tile::{_sums(s, program)} {s.out};", s) for s in program.accumulators)
+    )
     writer.line()
     tma.write_copies(writer, program, PLAN)
     fetched = program.fetches and not program.received
     if fetched:
-        writer.write(*fetches(program, "Block::kWorkers"), "tile::commit_copies();")
+        writer.write(*statements.fetches(program, "Block::kWorkers"), "tile::commit_copies();")
     write_loop(writer, program)
     writer.write(*(["tile::wait_copies<0>();"] if fetched else []), "tile::end_loop(block);", "")
     _after_loop(writer, program)
@@ -199,7 +185,7 @@ def _sums(s: Statement, program: TileProgram) -> str:
     """Return the type of what a lane adds up in the loop."""
     if s.layout is Layout.TOKEN_SUMS:
         return "TokenPartial<tile::kRowTile>"
-    return f"SwappedAccum<{inner_lines(s, program, 'Block::kRows')}>"
+    return f"SwappedAccum<{statements.inner_lines(s, program, 'Block::kRows')}>"
 
 
 def write_loop(writer: Writer, program: TileProgram) -> None:
@@ -207,7 +193,11 @@ def write_loop(writer: Writer, program: TileProgram) -> None:
     with writer.block("tile::multiply_register_operand(block, [&](const auto& step) {", "});"):
         lines = [(f"const auto {s.out} = step.{_read(s, program)};", s) for s in program.loads]
         computed = [s for s in program.loop if s.do is not Do.LOAD]
-        writer.table(rows_of([*lines, *((IN_LOOP[s.do](s, s.args), s) for s in computed)]))
+        writer.table(
+            statements.rows_of(
+                [*lines, *((statements.IN_LOOP[s.do](s, s.args), s) for s in computed)]
+            )
+        )
 
 
 def _read(s: Statement, program: TileProgram) -> str:
@@ -234,16 +224,16 @@ def _after_loop(writer: Writer, program: TileProgram) -> None:
     writer.line()
     for stage in program.stages:
         kept, tile = [s for s in stage.statements if s.do is Do.KEEP], f"{stage.dim.lower()}_tile"
-        writer.write(*stage_tile(program, stage.dim, kept))
+        writer.write(*statements.stage_tile(program, stage.dim, kept))
         with writer.block(f"const auto keep_{tile} = [&](tile::Element e) {{", "};"):
-            per_element(writer, stage.statements, program)
+            statements.per_element(writer, stage.statements, program)
         sizes = f"{own_lines(stage.dim)}, Block::kTokens, Block::kWorkers"
         writer.write(f"tile::for_each_element<{sizes}>({tile}, keep_{tile});", SYNC, "")
-    writer.write(*late_products(program, "Block::kWarps"))
+    writer.write(*statements.late_products(program, "Block::kWarps"))
     if program.products and not program.received:
         writer.write(SYNC, "")
-    writer.line(output_tile(program))
+    writer.line(statements.output_tile(program))
     with writer.block("const auto finish = [&](tile::OwnedElement e) {", "};"):
-        per_element(writer, program.epilogue, program)
+        statements.per_element(writer, program.epilogue, program)
     places = f"block, shared + Shared::kStagingAt, out_tile, {program.output.name}"
     writer.line(f"tile::for_each_owned_row({places}, finish);")

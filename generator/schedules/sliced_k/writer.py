@@ -5,37 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.names import (
-    ACCUMULATORS,
-    FRAGMENTS,
-    MEETINGS,
-    THREADS,
-    barrier,
-    camel,
-    declared,
-    kept_type,
-    launch_function,
-    own_lines,
-    shared_at,
-    typed,
-)
+from mirage_kernels.generator.emit import names, statements
 from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import (
-    IN_LOOP,
-    fetches,
-    late_products,
-    number_of_tokens,
-    operands,
-    output_tile,
-    per_element,
-    rows_of,
-    scalars,
-    stage_tile,
-)
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
-from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
+from mirage_kernels.generator.schedules import producer_blocks
 from mirage_kernels.generator.schedules.row_wise import statistics
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sliced_k import RING, Footprint, SlicedK
@@ -60,15 +35,15 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
 def _write(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:
     write_step(writer, program)
     write_map(writer, program, variants)
-    threads = f"{THREADS} + tile::kWarpLanes" if program.received else THREADS
+    threads = f"{names.THREADS} + tile::kWarpLanes" if program.received else names.THREADS
     writer.line("template <class Config>")
     writer.line(f"__global__ void __launch_bounds__({threads}, 1)")
     head = f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"
-    with writer.block(head), declared(writer, program):
+    with writer.block(head), names.declared(writer, program):
         write_body(writer, program)
     writer.line()
     rows, size = program.roles.rows, "SharedMap<Config>::kBytes"
-    with launch_function(writer, "SlicedK"), declared(writer, program):
+    with names.launch_function(writer, "SlicedK"), names.declared(writer, program):
         grid = f" = tile::tile_grid<Config>(args.dims[0], {rows}, {size})"
         if program.received:
             grid = "{row_tiles, token_tiles, kThreads + tile::kWarpLanes, kSharedBytes}"
@@ -85,10 +60,12 @@ def _write(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) ->
 def write_step(writer: Writer, program: TileProgram) -> None:
     """Write what a warp copies per step."""
     writer.write("// What a warp copies per step of the loop.", "template <class Config>")
-    with writer.block("struct Step {", "};"), declared(writer, program, member=True):
+    with writer.block("struct Step {", "};"), names.declared(writer, program, member=True):
         writer.line("static constexpr int kDepth = Config::kChunks * tile::kChunkDepth;")
-        fragments = ((f"{typed(FRAGMENTS, s, program)} {s.out};", s) for s in program.loads)
-        writer.table(rows_of(fragments))
+        fragments = (
+            (f"{names.typed(names.FRAGMENTS, s, program)} {s.out};", s) for s in program.loads
+        )
+        writer.table(statements.rows_of(fragments))
     writer.line()
 
 
@@ -103,14 +80,14 @@ def write_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK])
         "// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums.",
         "template <class Config>",
     )
-    with writer.block("struct SharedMap {", "};"), declared(writer, program, member=True):
-        types = {s.out: typed(MEETINGS, s, program) for s in program.meetings}
+    with writer.block("struct SharedMap {", "};"), names.declared(writer, program, member=True):
+        types = {s.out: names.typed(names.MEETINGS, s, program) for s in program.meetings}
         for s in (*program.fetches, *program.kept, *program.received, *program.products):
-            types[s.out] = kept_type(s, program)
+            types[s.out] = names.kept_type(s, program)
         types |= {s.out: "TokenTable<Config::kTokens>" for s in program.statistics}
         writer.write(
             "using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;",
-            *(f"using {camel(name)} = tile::{type_};" for name, type_ in types.items()),
+            *(f"using {names.camel(name)} = tile::{type_};" for name, type_ in types.items()),
         )
         below = _below(program, variants)
         rows = [
@@ -138,12 +115,16 @@ def _below(program: TileProgram, variants: Sequence[SlicedK]) -> dict[str, tuple
 
 def _offset(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
     start = " + ".join(_end(under, below) for under in below[name]) or "0"
-    return f"k{camel(name)}At = {start}"
+    return f"k{names.camel(name)}At = {start}"
 
 
 def _end(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
     begins_at_0 = name == RING and not below[name]
-    return f"{camel(name)}::kBytes" if begins_at_0 else f"k{camel(name)}At + {camel(name)}::kBytes"
+    return (
+        f"{names.camel(name)}::kBytes"
+        if begins_at_0
+        else f"k{names.camel(name)}At + {names.camel(name)}::kBytes"
+    )
 
 
 def write_body(writer: Writer, program: TileProgram) -> None:
@@ -169,9 +150,9 @@ def write_body(writer: Writer, program: TileProgram) -> None:
 
 
 def _before_loop(writer: Writer, program: TileProgram) -> None:
-    operands(writer, program.inputs, program)
+    statements.operands(writer, program.inputs, program)
     used = (*program.loop, *program.epilogue) if program.produces else None
-    writer.write(number_of_tokens(program), *scalars(program, used))
+    writer.write(statements.number_of_tokens(program), *statements.scalars(program, used))
     if program.produces:
         writer.write(*producer_blocks.producer_tile(program))
     else:
@@ -183,11 +164,13 @@ def _before_loop(writer: Writer, program: TileProgram) -> None:
             writer.write(*producer_blocks.receive(program, "kWarps"))
     by_name = {o.name: o for o in program.inputs}
     writer.write(*(_edge(s, by_name[s.args[0]], program) for s in program.loads), "")
-    sums = ((f"{typed(ACCUMULATORS, s, program)} {s.out};", s) for s in program.accumulators)
-    writer.table(rows_of(sums))
+    sums = (
+        (f"{names.typed(names.ACCUMULATORS, s, program)} {s.out};", s) for s in program.accumulators
+    )
+    writer.table(statements.rows_of(sums))
     writer.line()
     if program.fetches and not program.received:
-        writer.write(*fetches(program, "kThreads"), "")
+        writer.write(*statements.fetches(program, "kThreads"), "")
 
 
 def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
@@ -238,13 +221,13 @@ def _loop(writer: Writer, program: TileProgram) -> None:
             if s.do is Do.STORE:  # what all blocks of these tokens compute, by one of them
                 extent = f"{{first_token, {program.roles.tokens}, {program.roles.depth}}}"
                 call = f"tile::store_share<kEvenDepth>({s.args[1]}, {extent}, {s.args[0]}, k);"
-            rows.append((call if s.do is Do.STORE else IN_LOOP[s.do](s, args), s))
-        writer.table(rows_of(rows))
+            rows.append((call if s.do is Do.STORE else statements.IN_LOOP[s.do](s, args), s))
+        writer.table(statements.rows_of(rows))
     writer.write(*producer_blocks.steps(program), run)
     if program.fetches and not program.received:
         writer.line("tile::wait_copies<0>();")
     if program.meetings[0].barrier:
-        writer.line(barrier(program))
+        writer.line(names.barrier(program))
     writer.line()
 
 
@@ -263,34 +246,34 @@ def _after_loop(writer: Writer, program: TileProgram) -> None:
     own = "own" if program.stacked and program.produces else "parts"
     for i, s in enumerate(program.meetings):
         if s.barrier and i > 0:
-            writer.line(barrier(program))
-        met = f"tile::store_partials<kWarps>({shared_at(s)}, {s.args[0]})"
+            writer.line(names.barrier(program))
+        met = f"tile::store_partials<kWarps>({names.shared_at(s)}, {s.args[0]})"
         writer.line(f"const auto {s.out}_{own} = {met};")
     if program.received:
         writer.write(producer_blocks.received("kWarps"), "")
     for stage in program.stages:
         _wait(writer, stage.statements[0], program)
         kept = [s for s in stage.statements if s.do is Do.KEEP]
-        writer.write(*stage_tile(program, stage.dim, kept))
-        call = f"tile::for_each_element<{own_lines(stage.dim)}, kTokens, kThreads>"
+        writer.write(*statements.stage_tile(program, stage.dim, kept))
+        call = f"tile::for_each_element<{names.own_lines(stage.dim)}, kTokens, kThreads>"
         tile = f"{stage.dim.lower()}_tile"
         with writer.block(f"{call}({tile}, [&](tile::Element e) {{", "});"):
-            per_element(writer, stage.statements, program)
-    for s, line in zip(program.products, late_products(program, "kWarps"), strict=True):
+            statements.per_element(writer, stage.statements, program)
+    for s, line in zip(program.products, statements.late_products(program, "kWarps"), strict=True):
         if s.barrier:
             _wait(writer, s, program)
         writer.line(line)
     if not program.received:
         _wait(writer, program.epilogue[0], program)
-    writer.line(output_tile(program))
+    writer.line(statements.output_tile(program))
     call = "tile::for_each_element<kRows, kTokens, kThreads>(out_tile"
     if program.produces:
         lines, call = producer_blocks.publish(program)
         writer.write(*lines)
     with writer.block(f"{call}, [&](tile::Element e) {{", "});"):
-        per_element(writer, program.epilogue, program)
+        statements.per_element(writer, program.epilogue, program)
 
 
 def _wait(writer: Writer, then: Statement, program: TileProgram) -> None:
     """Write the barrier before a statement that begins a part of the block's life."""
-    writer.write(*([barrier(program)] if then.barrier else []), "")
+    writer.write(*([names.barrier(program)] if then.barrier else []), "")
