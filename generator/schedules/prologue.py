@@ -15,7 +15,6 @@ from mirage_kernels.generator.emit import statements
 from mirage_kernels.generator.emit.names import (
     camel,
     declared,
-    dims_text,
     launch_function,
     operand_dims,
     pointer,
@@ -190,13 +189,11 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     loads = [s for s in program.lines if s.do is Do.LOAD]
     loads.sort(key=lambda s: s.args[0] in optional)
     rest = [s for s in program.lines if s.do is not Do.LOAD]
-    rows = [(_load(s, program), dims_text(s.type.names)) for s in loads]
-    writer.table([*rows, *lines.table(rest)])
-
-
-def _load(s: Statement, program: TileProgram) -> str:
-    operand = next(o for o in program.inputs if o.name == s.args[0])
-    line, how = operand.name, "load_line" if operand.optional else "load_if_given"
-    if s.layout is Layout.LINE:
-        line += f" + token * args.row_strides[{operand.index}]"
-    return f"const auto {s.out} = tile::{how}<Lines>({line});"
+    rows = []
+    for s in loads:
+        operand = next(o for o in program.inputs if o.name == s.args[0])
+        line, how = operand.name, "load_line" if operand.optional else "load_if_given"
+        if s.layout is Layout.LINE:
+            line += f" + token * args.row_strides[{operand.index}]"
+        rows.append((f"const auto {s.out} = tile::{how}<Lines>({line});", s))
+    writer.table([*statements.rows_of(rows), *lines.table(rest)])

@@ -103,38 +103,34 @@ def write_operands(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
 
 def write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
     """Write what the producer warp does."""
+    tiles, step = list(enumerate(tma_tiles(program)))[1:], f", {plan.step}" if plan.step else ""
     with writer.block("if (block.is_producer()) {"):
-        _write_copies(writer, program, plan)
+        loads = enumerate(vectors(program))
+        copies = [f"block.copy_vector({i}, {s.args[0]}{step});" for i, s in loads]
+        callbacks = "copy_weights, copy_tokens"
+        if copies or step:
+            takes = f"(int{' ' + plan.step if copies else ''})" if step else ""
+            capture = "[&]" if copies else "[]"
+            writer.function(f"const auto copy_vectors = {capture}{takes} {{", *copies)
+            callbacks = f"copy_vectors, {callbacks}"
+        if not program.stacked:
+            rows = (f"given.{plan.maps}[{i}]" for i, s in tiles if s.layout is Layout.ROWS)
+            found = (f"tile::prefetch_tile({row}, {plan.tile_row}, k);" for row in rows)
+            writer.function("const auto prefetch_weights = [&](int k) {", *found)
+        with writer.block("const auto copy_weights = [&](const auto& buffer, int k) {", "};"):
+            for i, s in tiles:
+                inner = s.layout is Layout.INNER
+                place = "buffer.inner(), " if inner else f"buffer.rows({i - 1}), "
+                place += f"given.{plan.maps}[{i}], {'0' if inner else plan.tile_row}"
+                writer.line(f"tile::copy_tile({place}, k, buffer.full);")
+        with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
+            where = f"given.{plan.maps}[0], first_token, k, buffer.full"
+            writer.line(f"tile::copy_tile(buffer.tokens(), {where});")
+        if program.stacked:
+            writer.line(f"tile::copy_when_ready(block, {callbacks});")
+        else:
+            writer.line(f"block.copy(args.constant_weights, prefetch_weights, {callbacks});")
         writer.line("return;")
-
-
-def _write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
-    step = f", {plan.step}" if plan.step else ""
-    loads = enumerate(vectors(program))
-    copies = [f"block.copy_vector({i}, {s.args[0]}{step});" for i, s in loads]
-    if copies or plan.step:
-        takes = f"[&](int {plan.step})" if copies and plan.step else "[&]" if copies else "[](int)"
-        writer.function(f"const auto copy_vectors = {takes} {{", *copies)
-    tiles = list(enumerate(tma_tiles(program)))[1:]
-    if not program.stacked:
-        rows = (i for i, s in tiles if s.layout is Layout.ROWS)
-        found = (f"tile::prefetch_tile(given.{plan.maps}[{i}], {plan.tile_row}, k);" for i in rows)
-        writer.function("const auto prefetch_weights = [&](int k) {", *found)
-    with writer.block("const auto copy_weights = [&](const auto& buffer, int k) {", "};"):
-        for i, s in tiles:
-            inner = s.layout is Layout.INNER
-            place = "buffer.inner(), " if inner else f"buffer.rows({i - 1}), "
-            place += f"given.{plan.maps}[{i}], {'0' if inner else plan.tile_row}"
-            writer.line(f"tile::copy_tile({place}, k, buffer.full);")
-    with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
-        where = f"given.{plan.maps}[0], first_token, k, buffer.full"
-        writer.line(f"tile::copy_tile(buffer.tokens(), {where});")
-    callbacks = "copy_vectors, " if copies or plan.step else ""
-    callbacks += "copy_weights, copy_tokens"
-    if program.stacked:
-        writer.line(f"tile::copy_when_ready(block, {callbacks});")
-    else:
-        writer.line(f"block.copy(args.constant_weights, prefetch_weights, {callbacks});")
 
 
 def write_launch(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
@@ -147,21 +143,19 @@ def write_launch(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
             _write_maps_and_grid(writer, program, plan)
             writer.line(f"return tile::launch({kernel}, grid, given, stream);")
         else:
-            _write_tensors_and_grid(writer, program, plan)
+            writer.write(
+                "const int64_t tokens = args.dims[0];", "const tile::TiledTensor tensors[] = {"
+            )
+            rows = []
+            for s in tma_tiles(program):
+                tensor, size = _tensor(s, program, "tokens")
+                rows.append((f"    {{{tensor}, {size}}},", s.args[0]))
+            writer.table(rows)
+            blocks = ", ".join(filter(None, (plan.blocks or "1", plan.cluster)))
+            grid = f"tile::tma_grid<Block>(tokens, {program.roles.rows}, {blocks})"
+            writer.write("};", f"const tile::Grid grid = {grid};")
             writer.line(f"return tile::launch_tma<T>({kernel}, grid, args, tensors, stream);")
     writer.line()
-
-
-def _write_tensors_and_grid(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
-    writer.write("const int64_t tokens = args.dims[0];", "const tile::TiledTensor tensors[] = {")
-    rows = []
-    for s in tma_tiles(program):
-        tensor, size = _tensor(s, program, "tokens")
-        rows.append((f"    {{{tensor}, {size}}},", s.args[0]))
-    writer.table(rows)
-    blocks = ", ".join(filter(None, (plan.blocks or "1", plan.cluster)))
-    grid = f"tile::tma_grid<Block>(tokens, {program.roles.rows}, {blocks})"
-    writer.write("};", f"const tile::Grid grid = {grid};")
 
 
 def _write_maps_and_grid(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:

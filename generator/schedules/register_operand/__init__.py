@@ -237,9 +237,9 @@ def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regist
     """Yield knobs to try for a bucket: blocks alone or in pairs, with a prologue or without."""
     yield from _candidates(program, tokens, on)
     if has_prologue(program, on) and tokens > FEW_IN_EVERY_BLOCK:
-        for warps, _ in whole_row_blocks(program.extents[program.roles.depth]):
-            for knobs in _candidates(main_program(program), tokens, on):
-                yield replace(knobs, prologue_warps=warps)
+        warps = [warps for warps, _ in whole_row_blocks(program.extents[program.roles.depth])]
+        behind = product(warps, _candidates(main_program(program), tokens, on))
+        yield from (replace(knobs, prologue_warps=warps) for warps, knobs in behind)
 
 
 def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[RegisterOperand]:

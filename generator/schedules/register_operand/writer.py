@@ -168,9 +168,13 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
             received = producer_blocks.receive(program, "Block::kWarps", receivers(program))
             writer.write("Block::sync_cluster();", *received)
         writer.write(*BEGIN)
-    writer.table(
-        statements.rows_of((f"tile::{_sums(s, program)} {s.out};", s) for s in program.accumulators)
-    )
+    sums = []
+    for s in program.accumulators:
+        lines = statements.inner_lines(s, program, "Block::kRows")
+        partial = s.layout is Layout.TOKEN_SUMS
+        type_ = "TokenPartial<tile::kRowTile>" if partial else f"SwappedAccum<{lines}>"
+        sums.append((f"tile::{type_} {s.out};", s))
+    writer.table(statements.rows_of(sums))
     writer.line()
     tma.write_copies(writer, program, PLAN)
     fetched = program.fetches and not program.received
@@ -179,13 +183,6 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     write_loop(writer, program)
     writer.write(*(["tile::wait_copies<0>();"] if fetched else []), "tile::end_loop(block);", "")
     _after_loop(writer, program)
-
-
-def _sums(s: Statement, program: TileProgram) -> str:
-    """Return the type of what a lane adds up in the loop."""
-    if s.layout is Layout.TOKEN_SUMS:
-        return "TokenPartial<tile::kRowTile>"
-    return f"SwappedAccum<{statements.inner_lines(s, program, 'Block::kRows')}>"
 
 
 def write_loop(writer: Writer, program: TileProgram) -> None:

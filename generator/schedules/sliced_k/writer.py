@@ -199,15 +199,20 @@ def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
 
 
 def _loop(writer: Writer, program: TileProgram) -> None:
-    in_registers = program.produces and program.stacked
-    if in_registers:
+    if program.produces and program.stacked:
         with writer.block("const auto load = [&](Step& step, int k) {", "};"):
             loads = ((s.out, s.args[0]) for s in program.loads)
             writer.write(*(f"tile::load(step.{out}, {name}_edge, k);" for out, name in loads))
         run = "tile::load_and_compute<Config::kStages, Step>(steps, load, compute);"
     else:
         for what in ("weights", "tokens"):
-            _copies(writer, program, what)
+            head = f"const auto copy_{what} = [&](tile::StageBuffer<Step> buffer, int k) {{"
+            with writer.block(head, "};"):
+                for s in program.loads:
+                    if (s.layout is Layout.TOKENS) is (what == "tokens"):
+                        cache = "kStream" if s.layout is Layout.ROWS else "kKeep"
+                        where = f"buffer, &Step::{s.out}, {s.args[0]}_edge, k"
+                        writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
         run = "tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, "
         run += f"copy_weights, copy_tokens, {'statistics, ' if program.lines else ''}compute);"
     if program.lines:
@@ -229,16 +234,6 @@ def _loop(writer: Writer, program: TileProgram) -> None:
     if program.meetings[0].barrier:
         writer.line(names.barrier(program))
     writer.line()
-
-
-def _copies(writer: Writer, program: TileProgram, what: str) -> None:
-    head = f"const auto copy_{what} = [&](tile::StageBuffer<Step> buffer, int k) {{"
-    with writer.block(head, "};"):
-        for s in program.loads:
-            if (s.layout is Layout.TOKENS) is (what == "tokens"):
-                cache = "kStream" if s.layout is Layout.ROWS else "kKeep"
-                where = f"buffer, &Step::{s.out}, {s.args[0]}_edge, k"
-                writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
 
 
 def _after_loop(writer: Writer, program: TileProgram) -> None:
