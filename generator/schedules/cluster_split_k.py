@@ -59,6 +59,7 @@ class ClusterSplitK(loop.WarpgroupKnobs):
     """Template constants of a cluster split-K kernel."""
 
     schedule: ClassVar[str] = "cluster_split_k"
+    blocks = BLOCKS  # of a cluster, which split the loop
 
     tokens: int  # of one block
     rows: int  # of a cluster
@@ -69,11 +70,6 @@ class ClusterSplitK(loop.WarpgroupKnobs):
     def label(self) -> str:
         """Name the schedule: its blocks are always in pairs."""
         return self.schedule
-
-    @property
-    def blocks(self) -> int:
-        """Return how many blocks, of a cluster, split the loop."""
-        return BLOCKS
 
     def config(self, program: TileProgram) -> dict[str, int]:
         """Return the knobs; of steps warpgroups, turns, TMA tiles, and sets of registers."""
