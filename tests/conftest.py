@@ -14,9 +14,14 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch, Step
+from mirage_kernels.generator.search.sketch import (
+    BlockSketch,
+    Limits,
+    ProgramSketch,
+    Setting,
+    Step,
+    View,
+)
 from mirage_kernels.generator.settings import STORE_VARIABLE
 
 if TYPE_CHECKING:

@@ -68,11 +68,6 @@ class Roles:
         """What buckets count: tokens."""
         return self.tokens
 
-    def fast(self, dims: tuple[str, ...]) -> str:
-        """Return along which of its dims a tensor has to lie in memory: depth before lines."""
-        order = (self.depth, *self.inner, self.rows, *dims)
-        return next(d for d in order if d in dims)
-
     def inner_of(self, type_: TensorType) -> Dim | None:
         """Return the inner dim of a value, None if it has none."""
         return next((d for d in type_.dims if d.name in self.inner), None)

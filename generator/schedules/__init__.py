@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mirage_kernels.generator.emit.part import Part
+from mirage_kernels.generator.emit.cuda import Part
 from mirage_kernels.generator.ir import Json
 from mirage_kernels.generator.ir.codec import from_data
 from mirage_kernels.generator.plan.program import TileProgram

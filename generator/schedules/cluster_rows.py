@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS

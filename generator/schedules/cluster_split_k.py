@@ -17,9 +17,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from mirage_kernels.generator.emit.names import declared
-from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import IN_LOOP, output_tile, per_element, rows_of
+from mirage_kernels.generator.emit.cuda import Part, lines_of
+from mirage_kernels.generator.emit.statements import (
+    IN_LOOP,
+    declared,
+    output_tile,
+    per_element,
+    rows_of,
+)
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.layouts import WARP_LANES

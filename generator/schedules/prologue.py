@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_kernels.generator.emit import statements
-from mirage_kernels.generator.emit.names import (
+from mirage_kernels.generator.emit.cuda import Part, lines_of
+from mirage_kernels.generator.emit.statements import (
     camel,
     declared,
     launch_function,
     operand_dims,
     pointer,
 )
-from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.lower import ROW_WISE

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from mirage_kernels.generator.emit import names, statements
-from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit import statements
+from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
@@ -173,10 +173,11 @@ class Lines:
         """Return each statement as code and comment; what is stored has the tensor's dims."""
         program = self.program
         stored = {
-            o.name: names.operand_dims(o, program) for o in (*program.results, program.output)
+            o.name: statements.operand_dims(o, program) for o in (*program.results, program.output)
         }
         dims = (
-            stored[s.args[1]] if s.do is Do.STORE else names.dims_text(s.type.names) for s in given
+            stored[s.args[1]] if s.do is Do.STORE else statements.dims_text(s.type.names)
+            for s in given
         )
         return list(zip(map(self.text, given), dims, strict=True))
 
@@ -204,7 +205,7 @@ class Lines:
         args = [program.literals.get(a, a) for a in s.args]
         if s.layout in statements.WHOLE:
             return statements.map_text(s, args)
-        return f"const float {s.out} = tile::{names.vocabulary(s.op)}({', '.join(args)});"
+        return f"const float {s.out} = tile::{statements.vocabulary(s.op)}({', '.join(args)});"
 
 
 def statistics(writer: Writer, program: TileProgram) -> None:
@@ -214,9 +215,8 @@ def statistics(writer: Writer, program: TileProgram) -> None:
     rest = [s for s in program.lines if s.do is not Do.LOAD]
     writer.write(*lines.head(program.roles.depth, "tile::kWarpLanes"))
     for s in program.statistics:
-        writer.line(
-            f"const auto {s.out} = Shared::{names.camel(s.out)}::at_bytes({names.shared_at(s)});"
-        )
+        table = f"Shared::{statements.camel(s.out)}::at_bytes({statements.shared_at(s)})"
+        writer.line(f"const auto {s.out} = {table};")
     writer.table(statements.rows_of((f"tile::Line<Lines, T> {s.out};", s) for s in loads))
     with writer.block("const auto load_lines = [&](int token) {", "};"):
         writer.write(*(lines.text(s).removeprefix("const auto ") for s in loads))
@@ -241,11 +241,11 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
 def write_rows(writer: Writer, program: TileProgram, rows: Rows) -> None:
     """Write the kernel and its launch: a row, or a piece of one, per block."""
     writer.write(
-        "template <class Config>", f"__global__ void __launch_bounds__({names.THREADS}, 1)"
+        "template <class Config>", f"__global__ void __launch_bounds__({statements.THREADS}, 1)"
     )
     kernel = f"{program.recipe}_cluster" if rows.cluster else program.recipe
     head = f"    {kernel}(const __grid_constant__ LaunchArgs args) {{"
-    with writer.block(head), names.declared(writer, program):
+    with writer.block(head), statements.declared(writer, program):
         lines = Lines(program, "token", rows)
         writer.write(*lines.head(rows.piece, "kThreads"), "tile::launch_dependents();")
         if rows.cluster:
@@ -269,7 +269,7 @@ def write_rows(writer: Writer, program: TileProgram, rows: Rows) -> None:
             own = []
         writer.table(lines.table([*own, *rest]))
     writer.line()
-    with names.launch_function(writer, rows.template), names.declared(writer, program):
+    with statements.launch_function(writer, rows.template), statements.declared(writer, program):
         writer.write(
             f"const tile::Grid grid{{{rows.grid}}};",
             f"return tile::launch({kernel}<Config>, grid, args, stream);",

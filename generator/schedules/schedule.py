@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
-from mirage_kernels.generator.emit.names import camel
+from mirage_kernels.generator.emit.statements import camel
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.plan.program import Roles
@@ -95,6 +95,11 @@ class Variant(Generic[K]):
     def schedule(self) -> str:
         """Name of the schedule that runs it."""
         return self.knobs.schedule
+
+    def name(self, counted: str) -> str:
+        """Return the name of its config: `UpTo8M`, `AnyM`, `AnyRowsFewTiles`."""
+        name = f"UpTo{self.bucket}{counted}" if self.bucket else f"Any{counted}"
+        return f"{name}{self.work_tiles.capitalize()}Tiles" if self.work_tiles else name
 
     def to_json(self) -> dict[str, Json]:
         """Return bucket, schedule and knobs as one JSON object."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit import statements
-from mirage_kernels.generator.emit.names import camel, declared, launch_function
+from mirage_kernels.generator.emit.statements import camel, declared, launch_function
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules import producer_blocks

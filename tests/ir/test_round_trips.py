@@ -107,14 +107,7 @@ def test_a_record_reads_back_from_its_text(golden_record: GoldenRecord, tmp_path
     path = tmp_path / "record.json"
     path.write_text(record.text())
     assert load_record(path) == record
-
-
-def test_a_records_text_is_printed_the_same_again(
-    golden_record: GoldenRecord, tmp_path: Path
-) -> None:
-    path = tmp_path / "record.json"
-    path.write_text(golden_record(DType.BF16).text())
-    assert load_record(path).text() == path.read_text()
+    assert load_record(path).text() == record.text()
 
 
 @pytest.mark.parametrize("field", ["recipe", "shape", "variants", "proof", "mugraph"])
@@ -126,11 +119,4 @@ def test_a_record_without_a_field_is_refused_by_its_name(
     path = tmp_path / "record.json"
     path.write_text(json.dumps(data))
     with pytest.raises(FileError, match=f"{path} .*{field}"):
-        load_record(path)
-
-
-def test_a_record_that_is_no_json_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    path.write_text("{")
-    with pytest.raises(FileError, match="is not a kernel record"):
         load_record(path)

@@ -62,7 +62,7 @@ def test_fresh_and_resume_exclude_each_other(verb: Search, fake_job) -> None:
     job = fake_job("a")
     for word in ("--resume", "--fresh"):
         assert verb([job], word).code == 0
-    assert len(job.problem.ran()) == 12
+    assert len(job.ran()) == 12
     assert verb([job], "--fresh", "--resume").code == 2
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.part import Header
+from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.ir import DType, Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.target import target
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from mirage_kernels.generator.emit.names import kept_at, shared_at
-from mirage_kernels.generator.emit.statements import fetches, output_tile
+from mirage_kernels.generator.emit.statements import fetches, kept_at, output_tile, shared_at
 from mirage_kernels.generator.plan.program import (
     IN_WORKSPACE,
     Do,

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirage_kernels.generator.emit import statements
-from mirage_kernels.generator.emit.names import camel, declared, kept_type, own_lines, shared_at
-from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit.cuda import Part, lines_of
+from mirage_kernels.generator.emit.statements import (
+    camel,
+    declared,
+    kept_type,
+    own_lines,
+    shared_at,
+)
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules import producer_blocks, tma

@@ -110,7 +110,7 @@ class Area:
     partial: bool = False  # a sum of every warp
 
     def bytes(self, knobs: SlicedK) -> int:
-        """Return its size (csrc/tile/reduce/across_warps.cuh, csrc/tile/mma/resident.cuh)."""
+        """Return its size (csrc/tile/epilogue.cuh, csrc/tile/mma/resident.cuh)."""
         if self.layout is Layout.FACTORS or (self.inner and not self.partial):
             lines = knobs.rows if self.layout is Layout.FACTORS else knobs.tokens
             return loop.kept_bytes(lines, self.inner)

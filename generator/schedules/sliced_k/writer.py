@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit import names, statements
-from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit import statements
+from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
@@ -35,15 +35,15 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
 def _write(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:
     write_step(writer, program)
     write_map(writer, program, variants)
-    threads = f"{names.THREADS} + tile::kWarpLanes" if program.received else names.THREADS
+    threads = f"{statements.THREADS} + tile::kWarpLanes" if program.received else statements.THREADS
     writer.line("template <class Config>")
     writer.line(f"__global__ void __launch_bounds__({threads}, 1)")
     head = f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"
-    with writer.block(head), names.declared(writer, program):
+    with writer.block(head), statements.declared(writer, program):
         write_body(writer, program)
     writer.line()
     rows, size = program.roles.rows, "SharedMap<Config>::kBytes"
-    with names.launch_function(writer, "SlicedK"), names.declared(writer, program):
+    with statements.launch_function(writer, "SlicedK"), statements.declared(writer, program):
         grid = f" = tile::tile_grid<Config>(args.dims[0], {rows}, {size})"
         if program.received:
             grid = "{row_tiles, token_tiles, kThreads + tile::kWarpLanes, kSharedBytes}"
@@ -60,10 +60,11 @@ def _write(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) ->
 def write_step(writer: Writer, program: TileProgram) -> None:
     """Write what a warp copies per step."""
     writer.write("// What a warp copies per step of the loop.", "template <class Config>")
-    with writer.block("struct Step {", "};"), names.declared(writer, program, member=True):
+    with writer.block("struct Step {", "};"), statements.declared(writer, program, member=True):
         writer.line("static constexpr int kDepth = Config::kChunks * tile::kChunkDepth;")
         fragments = (
-            (f"{names.typed(names.FRAGMENTS, s, program)} {s.out};", s) for s in program.loads
+            (f"{statements.typed(statements.FRAGMENTS, s, program)} {s.out};", s)
+            for s in program.loads
         )
         writer.table(statements.rows_of(fragments))
     writer.line()
@@ -80,14 +81,17 @@ def write_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK])
         "// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums.",
         "template <class Config>",
     )
-    with writer.block("struct SharedMap {", "};"), names.declared(writer, program, member=True):
-        types = {s.out: names.typed(names.MEETINGS, s, program) for s in program.meetings}
+    with (
+        writer.block("struct SharedMap {", "};"),
+        statements.declared(writer, program, member=True),
+    ):
+        types = {s.out: statements.typed(statements.MEETINGS, s, program) for s in program.meetings}
         for s in (*program.fetches, *program.kept, *program.received, *program.products):
-            types[s.out] = names.kept_type(s, program)
+            types[s.out] = statements.kept_type(s, program)
         types |= {s.out: "TokenTable<Config::kTokens>" for s in program.statistics}
         writer.write(
             "using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;",
-            *(f"using {names.camel(name)} = tile::{type_};" for name, type_ in types.items()),
+            *(f"using {statements.camel(name)} = tile::{type_};" for name, type_ in types.items()),
         )
         below = _below(program, variants)
         rows = [
@@ -115,15 +119,15 @@ def _below(program: TileProgram, variants: Sequence[SlicedK]) -> dict[str, tuple
 
 def _offset(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
     start = " + ".join(_end(under, below) for under in below[name]) or "0"
-    return f"k{names.camel(name)}At = {start}"
+    return f"k{statements.camel(name)}At = {start}"
 
 
 def _end(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
     begins_at_0 = name == RING and not below[name]
     return (
-        f"{names.camel(name)}::kBytes"
+        f"{statements.camel(name)}::kBytes"
         if begins_at_0
-        else f"k{names.camel(name)}At + {names.camel(name)}::kBytes"
+        else f"k{statements.camel(name)}At + {statements.camel(name)}::kBytes"
     )
 
 
@@ -165,7 +169,8 @@ def _before_loop(writer: Writer, program: TileProgram) -> None:
     by_name = {o.name: o for o in program.inputs}
     writer.write(*(_edge(s, by_name[s.args[0]], program) for s in program.loads), "")
     sums = (
-        (f"{names.typed(names.ACCUMULATORS, s, program)} {s.out};", s) for s in program.accumulators
+        (f"{statements.typed(statements.ACCUMULATORS, s, program)} {s.out};", s)
+        for s in program.accumulators
     )
     writer.table(statements.rows_of(sums))
     writer.line()
@@ -232,7 +237,7 @@ def _loop(writer: Writer, program: TileProgram) -> None:
     if program.fetches and not program.received:
         writer.line("tile::wait_copies<0>();")
     if program.meetings[0].barrier:
-        writer.line(names.barrier(program))
+        writer.line(statements.barrier(program))
     writer.line()
 
 
@@ -241,8 +246,8 @@ def _after_loop(writer: Writer, program: TileProgram) -> None:
     own = "own" if program.stacked and program.produces else "parts"
     for i, s in enumerate(program.meetings):
         if s.barrier and i > 0:
-            writer.line(names.barrier(program))
-        met = f"tile::store_partials<kWarps>({names.shared_at(s)}, {s.args[0]})"
+            writer.line(statements.barrier(program))
+        met = f"tile::store_partials<kWarps>({statements.shared_at(s)}, {s.args[0]})"
         writer.line(f"const auto {s.out}_{own} = {met};")
     if program.received:
         writer.write(producer_blocks.received("kWarps"), "")
@@ -250,7 +255,7 @@ def _after_loop(writer: Writer, program: TileProgram) -> None:
         _wait(writer, stage.statements[0], program)
         kept = [s for s in stage.statements if s.do is Do.KEEP]
         writer.write(*statements.stage_tile(program, stage.dim, kept))
-        call = f"tile::for_each_element<{names.own_lines(stage.dim)}, kTokens, kThreads>"
+        call = f"tile::for_each_element<{statements.own_lines(stage.dim)}, kTokens, kThreads>"
         tile = f"{stage.dim.lower()}_tile"
         with writer.block(f"{call}({tile}, [&](tile::Element e) {{", "});"):
             statements.per_element(writer, stage.statements, program)
@@ -271,4 +276,4 @@ def _after_loop(writer: Writer, program: TileProgram) -> None:
 
 def _wait(writer: Writer, then: Statement, program: TileProgram) -> None:
     """Write the barrier before a statement that begins a part of the block's life."""
-    writer.write(*([names.barrier(program)] if then.barrier else []), "")
+    writer.write(*([statements.barrier(program)] if then.barrier else []), "")
