@@ -123,12 +123,8 @@ def _offset(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def _end(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
-    begins_at_0 = name == RING and not below[name]
-    return (
-        f"{statements.camel(name)}::kBytes"
-        if begins_at_0
-        else f"k{statements.camel(name)}At + {statements.camel(name)}::kBytes"
-    )
+    buffer, begins_at_0 = statements.camel(name), name == RING and not below[name]
+    return f"{buffer}::kBytes" if begins_at_0 else f"k{buffer}At + {buffer}::kBytes"
 
 
 def write_body(writer: Writer, program: TileProgram) -> None:
