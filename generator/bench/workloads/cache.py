@@ -253,12 +253,12 @@ class CacheWorkload(BaseWorkload):
             tensors += [given["q_weight"], given["k_weight"]]
             if self.recipe == LAYER_NORM:
                 options |= {"norm": "layer", "q_bias": given["q_bias"], "k_bias": given["k_bias"]}
+        op: Op = getattr(library, name)
         if self.appends:
             names = ("qkv", "q_weight", "k_weight", "cos_sin", "positions", "k", "v", "slots")
             sizes = {"num_heads": self.heads[0], "num_kv_heads": self.heads[1]}
             append = cast(Op, library.qk_norm_rope_append)
             tensors[0] = append(*(given[n] for n in names), eps=EPS, kv_layout="NHD", **sizes)
-        op: Op = getattr(library, name)
         return op(*tensors, given.get("table"), given.get("seq_lens"), **options)
 
     def prepared(self, given: Inputs) -> Attended:
