@@ -148,23 +148,6 @@ class KernelSource(ABC, Generic[P]):
         """Return which of the calls that are small enough a config serves."""
         return []
 
-    def configs(self) -> dict[str, Knobs]:
-        """Return the knobs of the kernels, each named after the first variant that it serves."""
-        named = {v.knobs: v.name(self.counted) for v in reversed(self.variants)}
-        return {named[v.knobs]: v.knobs for v in self.variants}
-
-    def listed(self) -> list[str]:
-        """Return which config serves which calls, in the words of csrc/variants.h."""
-        named = {knobs: name for name, knobs in self.configs().items()}
-        variants, rows = list(self.variants), []
-        while len(variants) > 1 and variants[-2].knobs == variants[-1].knobs:
-            del variants[-2]  # one kernel for all the rest
-        for v in variants:
-            name = named[v.knobs]
-            serves = f"UpTo<{v.bucket}, {name}" if v.bucket else f"Any<{name}"
-            rows.append(f"{', '.join((serves, *self.conditions(v, name)))}>")
-        return rows
-
     def constants(self, knobs: Knobs) -> dict[str, int]:
         """Return the constants of a config."""
         return knobs.config(self.program)
@@ -204,10 +187,18 @@ def _instantiated(writer: Writer, kernel: KernelSource[Any]) -> str:
     """
     extents = ", ".join(f"{name} = {size}" for name, size in kernel.extents.items())
     writer.line(f"MIRAGE_SHAPE({TYPES[kernel.storage]}, {extents})")
-    for name, knobs in kernel.configs().items():
+    variants, rows = list(kernel.variants), []
+    named = {v.knobs: v.name(kernel.counted) for v in reversed(variants)}  # of the first
+    for knobs in dict.fromkeys(v.knobs for v in variants):
         constants = (f"{camel(k)}<{n}>" for k, n in kernel.constants(knobs).items())
-        _alias(writer, f"using {name} =", knobs.template, ["Shape", *constants])
-    _alias(writer, "using Variants =", kernel.listing, kernel.listed())
+        _alias(writer, f"using {named[knobs]} =", knobs.template, ["Shape", *constants])
+    while len(variants) > 1 and variants[-2].knobs == variants[-1].knobs:
+        del variants[-2]  # one kernel for all the rest
+    for v in variants:
+        name = named[v.knobs]
+        serves = f"UpTo<{v.bucket}, {name}" if v.bucket else f"Any<{name}"
+        rows.append(f"{', '.join((serves, *kernel.conditions(v, name)))}>")
+    _alias(writer, "using Variants =", kernel.listing, rows)
     entry = ", ".join((kernel.symbol, *kernel.entry_arguments()))
     writer.write("", "}  // namespace", "", f"{kernel.entry}({entry})", "")
     writer.line("}  // namespace mirage::generated")

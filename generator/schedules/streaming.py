@@ -14,7 +14,7 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Layout, Roles, TileProgram
 from mirage_kernels.generator.records.headers import kernel_header
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan, require_room
-from mirage_kernels.generator.schedules import RANKED, prologue
+from mirage_kernels.generator.schedules import PARTS, RANKED, prologue
 from mirage_kernels.generator.schedules.batched_lora import (
     MOST_STACKED_TOKENS,
     slices_ahead,
@@ -28,9 +28,12 @@ from mirage_kernels.generator.schedules.loop import (
     producers_of,
     prologue_warps,
 )
-from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED, with_producer_blocks
+from mirage_kernels.generator.schedules.producer_blocks import (
+    PAIRS,
+    WHERE_MEASURED,
+    with_producer_blocks,
+)
 from mirage_kernels.generator.schedules.producer_blocks.forms import pairs, producers
-from mirage_kernels.generator.schedules.producer_blocks.writer import PAIRS
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
 from mirage_kernels.generator.search.cases import Case, affordable
 from mirage_kernels.generator.target import target
@@ -73,7 +76,7 @@ class Kernel(KernelSource[TileProgram]):
         used = {v.schedule for v in variants}
         for schedule in (s for s in reversed(RANKED.values()) if s.name in used):
             own = prologue.main_program(consumers) if schedule.name in behind else consumers
-            written = schedule.write(own, variants)
+            written = PARTS[schedule.name](own, variants)
             if any(PAIRS in part.beside for part in written):
                 parts.append(pairs(consumers))
             parts += written

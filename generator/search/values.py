@@ -273,8 +273,9 @@ class Saturation(Values):
     def _pairs_at(self, high: int) -> Iterator[Step]:
         meets: dict[int, frozenset[str] | None] = {}  # by cut: the dims of both
         value, unneeded, apart = self.values[high], 0, 0
+        own, ops_on = value.term, self.vocabulary.ops_on
         for low, (term, cut) in enumerate(self.keys[: high + 1]):
-            ops = self.vocabulary.ops_on(term, value.term)
+            ops = ops_on(term, own)
             if not ops:
                 unneeded += 1
                 continue

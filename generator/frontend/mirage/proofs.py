@@ -20,22 +20,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mirage_kernels.generator import ir
 from mirage_kernels.generator.errors import GraphError, RecipeError, VerifyError
 from mirage_kernels.generator.frontend.declarations import dims_of
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
-from mirage_kernels.generator.ir import (
-    Axis,
-    Builder,
-    DType,
-    Graph,
-    Level,
-    Node,
-    Space,
-    TensorType,
-    Value,
-    count,
-    parts_of,
-)
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.search import verify
@@ -73,7 +61,7 @@ class Bound(Prover):
     of positions or lengths that is not held.
     """
 
-    def __init__(self, choice: Choice, spec: Graph, held: Held, program: Lowered) -> None:
+    def __init__(self, choice: Choice, spec: ir.Graph, held: Held, program: Lowered) -> None:
         self.choice, self.held, self.program = choice, held, program
         super().__init__(_over_inputs(choice, spec, held, program))
         named = [*(dims for _, dims in choice.inputs), *choice.outputs]
@@ -102,17 +90,17 @@ class Bound(Prover):
             shape = [sizes[name] for name in flat(layout)]
             parts = (np.broadcast_to(p, whole).reshape(shape) for p in over.parts)
             arrays.append(Array(flat(layout), tuple(parts), x.real))
-        count = len(made.inputs)
-        return Reference(made.field, arrays[:count], arrays[count:])
+        given = len(made.inputs)
+        return Reference(made.field, arrays[:given], arrays[given:])
 
-    def compared(self, graph: Graph, sizes: Sizes, seed: int, draws: int) -> Compared:
+    def compared(self, graph: ir.Graph, sizes: Sizes, seed: int, draws: int) -> Compared:
         """Compare on draws of consecutive seeds; raise VerifyError where one differs."""
         for one in range(seed, seed + draws):
             self.compare(graph, Case({}, dict(sizes)), seed=one)
         bound = verify.rounded_up(draws * self.chance(graph, sizes))
         return Compared({}, dict(sizes), seed, draws, bound)
 
-    def chance(self, graph: Graph, sizes: Sizes) -> float:
+    def chance(self, graph: ir.Graph, sizes: Sizes) -> float:
         """Return log2 of how likely one draw accepts a wrong program, at most."""
         return verify.log2_chance(self.spec, graph, {**self.stated(sizes), **sizes})
 
@@ -121,9 +109,9 @@ def _own(dim: str) -> str:
     return f"{dim}'"  # no dim of a program is called so
 
 
-def _over_inputs(choice: Choice, spec: Graph, held: Held, program: Lowered) -> Graph:
+def _over_inputs(choice: Choice, spec: ir.Graph, held: Held, program: Lowered) -> ir.Graph:
     """Return a spec with inputs in a program's order and names, numbers for those that are held."""
-    builder = Builder(Level.KERNEL)
+    builder = ir.Builder(ir.Level.KERNEL)
     names = {
         name: node.name for (name, _), node in zip(choice.inputs, program.graph.inputs, strict=True)
     }
@@ -134,13 +122,13 @@ def _over_inputs(choice: Choice, spec: Graph, held: Held, program: Lowered) -> G
         if node in given and not type_.dtype.is_real:
             raise VerifyError(f"{node.name} holds {type_.dtype.value}")
         if node.name in held:
-            value, scalar = held[node.name], Value(node.name, TensorType((), type_.dtype))
+            value, scalar = held[node.name], ir.Value(node.name, ir.TensorType((), type_.dtype))
             if isinstance(value, str):
-                node = Node("size", (), (scalar,), over=value)
+                node = ir.Node("size", (), (scalar,), over=value)
             else:
-                node = Node("const", (), (scalar,), value=value)
+                node = ir.Node("const", (), (scalar,), value=value)
             dims = ()
-        out = Value(names.get(node.name, node.name), TensorType(dims, type_.dtype))
+        out = ir.Value(names.get(node.name, node.name), ir.TensorType(dims, type_.dtype))
         args = tuple(names.get(a, a) for a in node.args)
         builder.add(replace(node, args=args, outs=(out,), over=node.over and _own(node.over)))
     return builder.graph(spec.outputs)
@@ -181,11 +169,13 @@ class Terms:
                 "inputs that the graph lacks can be held at a value: --hold eps=0,norm_weight=1",
             )
         fitting = False
-        specs: dict[tuple[int, ...], Graph] = {}
+        specs: dict[tuple[int, ...], ir.Graph] = {}
         for choice, extents in itertools.islice(_choices(free, results, program), MOST_CHOICES):
             sizes = {name: extents.get(name, 1) for name in recipe.static_dims}
             key = tuple(sizes.values())
-            specs[key] = specs.get(key) or trace(recipe, Shape("a checkpoint", sizes), DType.FP16)
+            specs[key] = specs.get(key) or trace(
+                recipe, Shape("a checkpoint", sizes), ir.DType.FP16
+            )
             with contextlib.suppress(VerifyError, GraphError):
                 bound = Bound(choice, specs[key], self.held, program)
                 fitting = True
@@ -271,8 +261,8 @@ def prove(bound: Bound) -> Proof:
 
 
 def scaled(
-    graph: Graph, small: Small, ties: Sequence[Sequence[Row]] = ()
-) -> tuple[Graph, dict[str, int]]:
+    graph: ir.Graph, small: Small, ties: Sequence[Sequence[Row]] = ()
+) -> tuple[ir.Graph, dict[str, int]]:
     """Return the graph with small tiles, and the extents of all its dims.
 
     The rows of a tie, which are one dim of the recipe, keep equal extents. Raises VerifyError for a
@@ -304,7 +294,7 @@ def scaled(
             sizes[dim] = min(sizes[dim], small.whole[first % len(small.whole)])
     made = replace(graph, nodes=tuple(_with_tiles(n, tiles) for n in graph.nodes))
     for axis in (a for a, _ in _axes_of(made) if a.reduced):
-        sizes[parts_of(axis.dim)] = count(axis, sizes[axis.dim])
+        sizes[ir.parts_of(axis.dim)] = ir.count(axis, sizes[axis.dim])
     if _work_of(made, sizes) > MOST_WORK:
         raise VerifyError(
             "the graph is too large to prove: it cuts dims that cannot be scaled down",
@@ -323,17 +313,17 @@ def _small_tiles(tiles: Sequence[int], elements: int) -> dict[int, int]:
     return {tile: tile // unit * min(elements, unit) for tile in ordered}
 
 
-def _work_of(graph: Graph, sizes: Sizes) -> int:
+def _work_of(graph: ir.Graph, sizes: Sizes) -> int:
     """Return how many elements the largest tensor has, or what running all tiles costs as much."""
     most = max(math.prod(sizes[d] for d in v.type.names) for n in graph.nodes for v in n.outs)
     steps = 0
     for body in (n.body for n in graph.blocks if n.body):
         axes = body.space.axes if body.space else ()
-        steps += math.prod(count(a, sizes[a.dim]) for a in axes) * len(body.nodes)
+        steps += math.prod(ir.count(a, sizes[a.dim]) for a in axes) * len(body.nodes)
     return max(most, ELEMENTS_PER_STEP * steps)
 
 
-def _axes_of(graph: Graph) -> Iterator[tuple[Axis, set[str]]]:
+def _axes_of(graph: ir.Graph) -> Iterator[tuple[ir.Axis, set[str]]]:
     """Yield every axis of every block graph, and which other dims than its own it cuts."""
     for body in (n.body for n in graph.blocks if n.body):
         for i, axis in enumerate(body.space.axes if body.space else ()):
@@ -341,10 +331,10 @@ def _axes_of(graph: Graph) -> Iterator[tuple[Axis, set[str]]]:
             yield axis, {dim for dim in named if dim} - {axis.dim}
 
 
-def _with_tiles(node: Node, tiles: Mapping[str, Mapping[int, int]]) -> Node:
+def _with_tiles(node: ir.Node, tiles: Mapping[str, Mapping[int, int]]) -> ir.Node:
     if node.body is None or node.body.space is None:
         return node
     space = node.body.space
     cut = [replace(a, tile=tiles.get(a.dim, {}).get(a.tile, a.tile)) for a in space.axes]
-    made = Space(tuple(cut[: len(space.grid)]), cut[-1] if space.loop else None)
+    made = ir.Space(tuple(cut[: len(space.grid)]), cut[-1] if space.loop else None)
     return replace(node, body=replace(node.body, space=made))
