@@ -36,10 +36,8 @@ from mirage_kernels.generator.recipe import load_recipe
 
 LAYER_NORM, LATENT = "qk_layer_norm_attention", "mla_decode"
 # Recipes that the library's ops over a cache serve.
-RECIPES = (
-    *("gqa", "sliding_window_attention", "gqa_full"),
-    *("qk_norm_attention", LAYER_NORM, LATENT),
-)
+NORMED = ("qk_norm_attention", LAYER_NORM)
+RECIPES = ("gqa", "sliding_window_attention", "gqa_full", *NORMED, LATENT)
 DECODE, PREFILL = "decode", "prefill"
 APPEND = "norm, RoPE, append, decode"
 ELEMENT_BYTES, EPS = 2, 1e-6
@@ -106,7 +104,7 @@ class CacheWorkload(BaseWorkload):
     @property
     def norms(self) -> bool:
         """Say whether queries and keys are normed in the attention kernel."""
-        return self.recipe in ("qk_norm_attention", LAYER_NORM)
+        return self.recipe in NORMED
 
     @property
     def kernel_dims(self) -> Mapping[str, int]:
@@ -204,11 +202,8 @@ class CacheWorkload(BaseWorkload):
 
     def new_outs(self, given: Inputs) -> tuple[Tensor, ...]:
         """Return the result's tensor, `[B, T, Hq, D]`, of one token `[B, Hq, D]`."""
-        q = self._queries(given)
-        return (q.new_empty(*q.shape[:-1], self.depth),)
-
-    def _queries(self, given: Inputs) -> Tensor:
-        return given["q"] if self.tokens > 1 else given["q"][:, 0]
+        shape = given["q"].shape if self.tokens > 1 else given["q"][:, 0].shape
+        return (given["q"].new_empty(*shape[:-1], self.depth),)
 
     def dense(self, given: Inputs) -> Inputs:
         """Return the same inputs with keys and values copied out of their pages."""
@@ -240,13 +235,14 @@ class CacheWorkload(BaseWorkload):
         """Call the library; `more` are options of the op that are tensors, as `lse`."""
         import mirage_kernels as library
 
-        name, tensors = "gqa", [self._queries(given), given["k"], given["v"]]
+        q = given["q"] if self.tokens > 1 else given["q"][:, 0]
+        name, tensors = "gqa", [q, given["k"], given["v"]]
         options: dict[str, object] = {"scale": self.scale, "max_seq_len": self.longest, **more}
         if outs is not None:
             options["out"] = outs[0]
         if self.more:
             cache = given["k"] if "table" in given else given["k"][:, 0]
-            name, tensors = "mla_decode", [tensors[0], cache]
+            name, tensors = "mla_decode", [q, cache]
             options["latent_dim"] = self.depth
         else:
             options |= {"window_left": self.window_left, "logits_soft_cap": self.logits_soft_cap}
@@ -257,12 +253,12 @@ class CacheWorkload(BaseWorkload):
             tensors += [given["q_weight"], given["k_weight"]]
             if self.recipe == LAYER_NORM:
                 options |= {"norm": "layer", "q_bias": given["q_bias"], "k_bias": given["k_bias"]}
+        op: Op = getattr(library, name)
         if self.appends:
             names = ("qkv", "q_weight", "k_weight", "cos_sin", "positions", "k", "v", "slots")
             sizes = {"num_heads": self.heads[0], "num_kv_heads": self.heads[1]}
             append = cast(Op, library.qk_norm_rope_append)
             tensors[0] = append(*(given[n] for n in names), eps=EPS, kv_layout="NHD", **sizes)
-        op: Op = getattr(library, name)
         return op(*tensors, given.get("table"), given.get("seq_lens"), **options)
 
     def prepared(self, given: Inputs) -> Attended:
