@@ -97,6 +97,8 @@ __device__ void begin_scores(Scores<float, kWarpRows, kKeys>& scores, const char
     const int at = k % kMmas * kMmaBytes, boxes = k / kMmas * kTmaRowBytes;
     const uint64_t lines = moved(rows, boxes * kRows + at), of = moved(box, boxes * kKeys + at);
     if (k == 0) {
+      // What they were is of no use: without this it would be kept.
+      unrolled<kKeys / kTokenTile, 4>([&](int n, int i) { asm("" : "=f"(scores.at[0][n][i])); });
       Wgmma<T, kKeys>::template add<false>(scores.at[0], lines, of);
     } else {
       Wgmma<T, kKeys>::add(scores.at[0], lines, of);
