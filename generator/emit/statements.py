@@ -23,7 +23,7 @@ ACCUMULATORS = {
     Layout.TOKEN_SUMS: "tile::TokenPartial<kTokens>",
     Layout.ROW_SUMS: "tile::RowPartial<kRows>",
 }
-MEETINGS = {
+REDUCTIONS = {
     Layout.ACCUM: "AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>",
     Layout.INNER_ACCUM: "AccumPartials<{lines}, Config::kTokens, Config::kWarps>",
     Layout.TOKEN_SUMS: "TokenPartials<Config::kTokens, Config::kWarps>",

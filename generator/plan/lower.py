@@ -92,7 +92,7 @@ class _Lowering:
         self.lines: list[Statement] = []
         self.fetches: list[Statement] = []
         self.loop: list[Statement] = []
-        self.meetings: list[Statement] = []
+        self.reductions: list[Statement] = []
         self.products: list[Statement] = []
         self.epilogue: list[Statement] = []
 
@@ -137,7 +137,7 @@ class _Lowering:
             literals={n.name: n.over for n in self.body.of("size")}
             | {n.name: number_text(n.value) for n in self.body.of("const")},
             loop=tuple(sorted(self.loop, key=lambda s: s.do is not Do.LOAD)),
-            meetings=_waiting(self.meetings),
+            reductions=_waiting(self.reductions),
             epilogue=_waiting(needed(self.epilogue, stored)),
             fetches=tuple(self.fetches),
             stages=tuple(stages),
@@ -348,7 +348,7 @@ class _Lowering:
         if not any(s.out == summed and s.do in (Do.CONTRACT, Do.SUM) for s in self.loop):
             raise self.error(f"{node.name} accumulates something else than a sum")
         layout = self.layout(node.name)
-        self.meetings.append(Statement(Do.MEET, summed, (summed,), node.out.type, layout))
+        self.reductions.append(Statement(Do.REDUCE, summed, (summed,), node.out.type, layout))
         self.epilogue.append(Statement(Do.TOTAL, node.name, (summed,), node.out.type, layout))
 
     def output(self, node: Node) -> None:

@@ -72,10 +72,10 @@ def candidates(program: TileProgram, size: int, on: Target) -> Iterator[ClusterR
 
 def predict(program: TileProgram, on: Target) -> Model:
     """Return the model of a program (`schedules/latency.py`)."""
-    octets = program.extents[program.roles.depth] / ALIGNED_ELEMENTS
+    vectors = program.extents[program.roles.depth] / ALIGNED_ELEMENTS
 
     def model(knobs: ClusterRows, tokens: int) -> float:
-        chunks = octets / (knobs.blocks * knobs.warps * WARP_LANES)
+        chunks = vectors / (knobs.blocks * knobs.warps * WARP_LANES)
         return START_US + row_model(program, on, tokens, knobs.blocks * knobs.warps, chunks)
 
     return model

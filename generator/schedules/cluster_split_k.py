@@ -163,7 +163,7 @@ class SplitBlock(loop.Block):
         return 2 if self.turns(rows) > 1 and even else 1
 
     def own_rows(self, knobs: ClusterSplitK) -> int:
-        """Return the rows that one warpgroup multiplies, in octets; the last one may have fewer."""
+        """Return the rows that one warpgroup multiplies; the last one may have fewer."""
         columns = knobs.groups // self.turns(knobs.rows)
         return -(-knobs.rows // loop.TOKEN_TILE // columns) * loop.TOKEN_TILE
 
@@ -205,9 +205,9 @@ class SplitBlock(loop.Block):
         overrun = -(-(lines - knobs.rows) * loop.TMA_DEPTH * 2 // 1024) * 1024
         vectors = self.loads[Layout.DEPTH] * self.depth // BLOCKS * 2
         # Sums come from the other block, and from the other warpgroup.
-        octets = tokens // loop.TOKEN_TILE // BLOCKS * knobs.groups * tiles
-        octets += octets // turns * (turns - 1)
-        sums = self.sums[Layout.ACCUM] * octets * loop.GROUP_WARPS * WARP_LANES * 16
+        row_blocks = tokens // loop.TOKEN_TILE // BLOCKS * knobs.groups * tiles
+        row_blocks += row_blocks // turns * (turns - 1)
+        sums = self.sums[Layout.ACCUM] * row_blocks * loop.GROUP_WARPS * WARP_LANES * 16
         sums += self.sums[Layout.TOKEN_SUMS] * tokens * 4
         barriers = (3 * knobs.stages + 2) * loop.BARRIER_BYTES
         return max(loop.ALONE_BYTES, ring + overrun + vectors + sums + barriers)
@@ -299,7 +299,7 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
 
 def _write(writer: Writer, program: TileProgram, made: Split) -> None:
     """Write the plan's constants, the kernel and its launch."""
-    products, token_sums = (len(tma.met(program, layout)) for layout in SUMS)
+    products, token_sums = (len(tma.reductions(program, layout)) for layout in SUMS)
     counts = f"kRowTensors = {len(tma.row_tensors(program))}, kVectors = {len(vectors(program))}"
     flags = f"kTransforms = {WORDS[bool(made.prepared)]}, kRewrites = {WORDS[bool(made.rewritten)]}"
     writer.write(
@@ -344,10 +344,10 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
     with writer.block("} else {") if made.prepared else nullcontext():
         _role(writer, program, made, "multiply")
     writer.line()
-    products = tma.met(program, Layout.ACCUM)
-    for s in program.meetings:
+    products = tma.reductions(program, Layout.ACCUM)
+    for s in program.reductions:
         left = f"{'auto' if s in products else 'const auto'} {s.out}_parts"
-        place = tma.met(program, s.layout).index(s)
+        place = tma.reductions(program, s.layout).index(s)
         writer.line(f"{left} = tile::store_partials(block, {place}, {s.args[0]});")
     writer.write(
         "tile::wait_for_partials(block);",

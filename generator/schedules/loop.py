@@ -125,7 +125,7 @@ class Block:
     @cached_property
     def sums(self) -> Counter[Layout]:
         """Values that are added up in the loop, and meet after it."""
-        return Counter(s.layout for s in self.program.meetings)
+        return Counter(s.layout for s in self.program.reductions)
 
 
 class WarpgroupKnobs(LoopKnobs):

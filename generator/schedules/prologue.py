@@ -97,7 +97,7 @@ def prologue_program(program: TileProgram) -> TileProgram:
         inputs=program.read_by(*lines),
         output=out,
         loop=(),
-        meetings=(),
+        reductions=(),
         epilogue=(),
         lines=tuple(sorted(lines, key=lambda s: s.do is not Do.LOAD)),
     )

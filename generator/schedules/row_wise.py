@@ -63,9 +63,9 @@ class RowWise(Knobs):
 
 def row_wise_knobs(depth: int) -> RowWise:
     """Return the knobs of a block per token: few elements per thread."""
-    octets = -(-depth // ALIGNED_ELEMENTS)
-    warps = next((w for w in WARPS if octets <= w * WARP_LANES * CHUNKS), max(WARPS))
-    return RowWise(warps, -(-octets // (warps * WARP_LANES)))
+    vectors = -(-depth // ALIGNED_ELEMENTS)
+    warps = next((w for w in WARPS if vectors <= w * WARP_LANES * CHUNKS), max(WARPS))
+    return RowWise(warps, -(-vectors // (warps * WARP_LANES)))
 
 
 def elementwise_knobs(depth: int) -> RowWise:
@@ -73,18 +73,18 @@ def elementwise_knobs(depth: int) -> RowWise:
 
     A few elements per thread; the depth is a multiple of 8.
     """
-    octets, most = depth // ALIGNED_ELEMENTS, TILE_WARPS * WARP_LANES * TILE_CHUNKS
-    tile = max(n for n in range(1, min(octets, most) + 1) if octets % n == 0)
+    vectors, most = depth // ALIGNED_ELEMENTS, TILE_WARPS * WARP_LANES * TILE_CHUNKS
+    tile = max(n for n in range(1, min(vectors, most) + 1) if vectors % n == 0)
     warps = min(TILE_WARPS, -(-tile // WARP_LANES))
     return RowWise(warps, -(-tile // (warps * WARP_LANES)), tile * ALIGNED_ELEMENTS)
 
 
 def whole_row_blocks(depth: int) -> Iterator[tuple[int, int]]:
     """Yield warps of a row's block, all of which have work, and the pieces of a thread."""
-    octets = ceil(depth / ALIGNED_ELEMENTS)
+    vectors = ceil(depth / ALIGNED_ELEMENTS)
     for warps in WARPS:
-        chunks = ceil(octets / (warps * WARP_LANES))
-        idle = warps > 1 and (warps - 1) * WARP_LANES * chunks >= octets
+        chunks = ceil(vectors / (warps * WARP_LANES))
+        idle = warps > 1 and (warps - 1) * WARP_LANES * chunks >= vectors
         if chunks <= MOST_CHUNKS and not idle:
             yield warps, chunks
 

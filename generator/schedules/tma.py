@@ -62,9 +62,9 @@ def vectors(program: TileProgram) -> list[Statement]:
     return [s for s in program.loads if s.layout is Layout.DEPTH]
 
 
-def met(program: TileProgram, layout: Layout) -> list[Statement]:
-    """Return what meets after the loop, of one kind."""
-    return [s for s in program.meetings if s.layout is layout]
+def reductions(program: TileProgram, layout: Layout) -> list[Statement]:
+    """Return what is reduced after the loop, of one kind."""
+    return [s for s in program.reductions if s.layout is layout]
 
 
 def args_type(program: TileProgram, plan: TmaPlan) -> str:

@@ -60,7 +60,7 @@ def test_the_writers_claim_no_op_that_the_table_lacks() -> None:
     assert set(statements.ELEMENTWISE) <= set(ARITHMETIC)
 
 
-@pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.FETCH, Do.MEET)])
+@pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.FETCH, Do.REDUCE)])
 def test_the_cuda_writer_has_a_line_for_every_statement(do: Do) -> None:
     assert do in statements.IN_LOOP or do in statements.PER_ELEMENT
 
@@ -75,7 +75,7 @@ def test_everything_kept_has_a_place_in_shared_memory() -> None:
 
 
 def test_every_accumulator_meets_the_other_warps_somewhere() -> None:
-    assert set(statements.MEETINGS) == set(statements.ACCUMULATORS)
+    assert set(statements.REDUCTIONS) == set(statements.ACCUMULATORS)
 
 
 def test_a_statement_has_the_element_type_of_its_value() -> None:

@@ -33,7 +33,7 @@ def words(statements: tuple[Statement, ...]) -> list[str]:
 def test_a_kernel_without_a_loop_is_lines_loads_first_and_stores_last() -> None:
     program = planned("ntrans")
     assert program.roles == Roles(rows="", tokens="M", depth="K")
-    assert (program.loop, program.meetings, program.epilogue) == ((), (), ())
+    assert (program.loop, program.reductions, program.epilogue) == ((), (), ())
     assert [s.do for s in program.lines[:3]] == [Do.LOAD] * 3
     assert words(program.lines)[3:6] == [
         "mul x_tile x_tile @ tokens x whole depth",

@@ -87,7 +87,7 @@ def test_loads_partial_sums_and_the_epilogue_come_in_order(program: TileProgram)
         ("norm_weight", Layout.DEPTH),
         ("weight", Layout.ROWS),
     ]
-    assert [s.out for s in program.meetings] == ["scaled_product", "x_squared"]
+    assert [s.out for s in program.reductions] == ["scaled_product", "x_squared"]
     words_ = [s.op or s.do.value for s in program.epilogue]
     assert words_ == ["total", "total", "div", "add", "sqrt", "div", "store"]
     (added,) = (s for s in program.epilogue if s.op == "add")

@@ -247,7 +247,7 @@ def test_what_meets_fits_where_the_ring_was(name: str, tokens: int) -> None:
     assert fitting
     for made in fitting:
         assert made.stages % made.groups == 0
-        assert block.meeting_bytes(made) <= block.ring_bytes(made)
+        assert block.reduction_bytes(made) <= block.ring_bytes(made)
         assert block.shared_bytes(made) <= ON.shared_bytes
         assert made.rows <= MOST_ROWS
 

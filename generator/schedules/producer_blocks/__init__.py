@@ -86,13 +86,13 @@ def producer_tiles(
 
 def divided(program: TileProgram) -> TileProgram:
     """Return the program with those of its producer blocks and of its consumer blocks."""
-    loop, meetings = _summed(program, program.epilogue)
+    loop, reductions = _summed(program, program.epilogue)
     program = replace(program, producers=_producers(program))
     consumers = replace(
         program,
         inputs=program.read_by(*loop, *program.fetches, *program.epilogue),
         loop=loop,
-        meetings=meetings,
+        reductions=reductions,
         stages=(),
         products=tuple(replace(p, barrier=False) for p in program.products),
         received=program.kept,
@@ -114,14 +114,14 @@ def _producers(program: TileProgram) -> TileProgram:
 
     store = Statement(Do.STORE, kept.out, (total,), kept.type, kept.layout)
     epilogue = (*(s for s in stage.statements if s.do is not Do.KEEP), store)
-    loop, meetings = _summed(program, epilogue)
+    loop, reductions = _summed(program, epilogue)
     return replace(
         program,
         roles=roles,
         inputs=program.read_by(*loop, *epilogue),
         output=Operand(kept.out, IN_WORKSPACE, kept.type),
         loop=tuple(map(placed, loop)),
-        meetings=tuple(map(placed, meetings)),
+        reductions=tuple(map(placed, reductions)),
         epilogue=tuple(map(placed, epilogue)),
         fetches=(),
         stages=(),
@@ -134,9 +134,9 @@ def _summed(
 ) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
     """Return what of the loop an epilogue has totals of, and where these sums meet."""
     wanted = {s.args[0] for s in epilogue if s.do is Do.TOTAL}
-    meetings = [m for m in program.meetings if m.out in wanted]
-    barrier = any(m.barrier for m in program.meetings)
-    met = tuple(replace(m, barrier=barrier and m is meetings[0]) for m in meetings)
+    reductions = [m for m in program.reductions if m.out in wanted]
+    barrier = any(m.barrier for m in program.reductions)
+    met = tuple(replace(m, barrier=barrier and m is reductions[0]) for m in reductions)
     return needed(program.loop, wanted), met
 
 
@@ -231,7 +231,7 @@ def publish(program: TileProgram) -> tuple[list[str], str]:
     if not program.stacked:
         return [], "producers.template make<kThreads>(out_tile, tag"
     lines = []
-    for s in program.meetings:
+    for s in program.reductions:
         where = f"shared + Shared::kBlocksAt, {s.out}_own, own.turn"
         lines.append(f"const auto {s.out}_parts = tile::reduce_blocks<Clusters>({where});")
     lines.append("if (tile::cluster_rank() > 0) return;")

@@ -105,7 +105,7 @@ def _write_first_launch(writer: Writer, consumers: TileProgram) -> None:
     """Write the plan of the first launch, and what its blocks run."""
     program, knobs = consumers.producers, first_launch(consumers)
     assert program is not None
-    (inner,), (met,) = consumers.roles.inner, program.meetings
+    (inner,), (met,) = consumers.roles.inner, program.reductions
     sizes = f"kRows = {knobs.rows}, kTokens = {knobs.tokens}, kWarps = {knobs.warps}, "
     sizes += f"kChunks = {knobs.chunks}, kStages = {knobs.stages}, kBlocks = {PRODUCER_BLOCKS}"
     writer.write(
@@ -131,7 +131,7 @@ def _write_first_launch(writer: Writer, consumers: TileProgram) -> None:
     ):
         name = statements.camel(met.out)
         writer.write(
-            f"using {name} = tile::{statements.typed(statements.MEETINGS, met, program)};",
+            f"using {name} = tile::{statements.typed(statements.REDUCTIONS, met, program)};",
             f"static constexpr int k{name}At = tile::kGroupsBytes;",
             f"static constexpr int kBlocksAt = k{name}At + {name}::kBytes;",
             "static constexpr int kBytes = kBlocksAt + Clusters::kBytes;",
@@ -217,7 +217,7 @@ def _write_pairs(writer: Writer, consumers: TileProgram) -> None:
 
 
 def _pair(writer: Writer, program: TileProgram) -> None:
-    (met,) = program.meetings
+    (met,) = program.reductions
     writer.write(
         "using Block = ProducersBlock<Config>;",
         "const LaunchArgs& args = given.call;",

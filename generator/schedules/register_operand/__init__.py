@@ -39,9 +39,9 @@ STEP_DEPTH = STEP_TILES * loop.TMA_DEPTH
 MOST_ROWS = 112  # that a block finishes; the N side of the vocabulary's largest product
 MOST_ROWS_IN_TURNS = 128  # of all weights; with more, steps are long enough for one warpgroup
 FEW_FOR_BARRIERS = 32  # tokens, where two warpgroups take turns
-OCTET = 8  # rows of which a lane has sums
+BLOCK_ROWS = 8  # rows of a block of which a lane has sums
 STORED = (DType.FP16, DType.BF16)  # what products take
-SUMS_BYTES = loop.GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of an octet
+SUMS_BYTES = loop.GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of such a block
 
 FEW_FOR_SLICED_K = 16  # tokens; up to so many sliced-K is as fast
 FEW_IN_EVERY_BLOCK = 8  # the same of tokens that are made (16 in a prologue 11.8 us, else 12.9)
@@ -142,7 +142,7 @@ class RegisterBlock(loop.Block):
         """
         turns = rows * self.loads[Layout.ROWS] + self.inner_lines <= MOST_ROWS_IN_TURNS
         even = self.depth % (2 * blocks * STEP_DEPTH) == 0
-        groups = 2 if turns and even and rows % (2 * blocks * OCTET) == 0 else 1
+        groups = 2 if turns and even and rows % (2 * blocks * BLOCK_ROWS) == 0 else 1
         slow = tokens > FEW_FOR_BARRIERS or groups == 1
         barriers = STEP_TILES if slow and not self.mapped else 1
         return RegisterOperand(tokens, rows, 0, groups, blocks, barriers)
@@ -164,11 +164,11 @@ class RegisterBlock(loop.Block):
         vectors = self.loads[Layout.DEPTH] * STEP_DEPTH // 8
         return sums + operands + vectors + loop.REGISTERS_BESIDE
 
-    def meeting_bytes(self, knobs: RegisterOperand) -> int:
+    def reduction_bytes(self, knobs: RegisterOperand) -> int:
         """Return what lies where the ring was: sums for the other warpgroup, finished lines."""
-        groups, octets = knobs.groups, knobs.rows // OCTET // (knobs.blocks * knobs.groups)
-        sums = groups * octets * SUMS_BYTES if groups > 1 else 0
-        leaving = groups * loop.GROUP_WARPS * loop.ROW_TILE * octets * 16
+        groups, row_blocks = knobs.groups, knobs.rows // BLOCK_ROWS // (knobs.blocks * knobs.groups)
+        sums = groups * row_blocks * SUMS_BYTES if groups > 1 else 0
+        leaving = groups * loop.GROUP_WARPS * loop.ROW_TILE * row_blocks * 16
         if self.inner_lines:
             leaving += groups * knobs.tokens * (self.inner_lines + 4) * 4
             leaving += (
@@ -187,8 +187,8 @@ class RegisterBlock(loop.Block):
         beside = loop.kept_bytes(rows, self.inner) if self.inner else 0
         if self.program.received:
             beside += loop.kept_bytes(tokens, self.inner) + tokens * (rows + 4) * 4
-        octets = rows // OCTET * knobs.groups  # from all warpgroups of the other block
-        beside += (blocks - 1) * self.sums[Layout.ACCUM] * octets * SUMS_BYTES
+        row_blocks = rows // BLOCK_ROWS * knobs.groups  # from all warpgroups of the other block
+        beside += (blocks - 1) * self.sums[Layout.ACCUM] * row_blocks * SUMS_BYTES
         beside += self.loads[Layout.DEPTH] * self.depth // blocks * 2
         beside += self.sums[Layout.TOKEN_SUMS] * blocks * knobs.groups * tokens * 4
         barriers = (knobs.barriers + 1) * knobs.stages + 2
@@ -198,7 +198,7 @@ class RegisterBlock(loop.Block):
 
     def fits(self, knobs: RegisterOperand, limit: int) -> bool:
         """Say whether the ring fits, and what meets in its place."""
-        meets = self.meeting_bytes(knobs) <= self.ring_bytes(knobs)
+        meets = self.reduction_bytes(knobs) <= self.ring_bytes(knobs)
         return meets and self.shared_bytes(knobs) <= limit
 
 
@@ -281,7 +281,7 @@ def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> Registe
     ):
         return None
     small = product_rows(knobs.rows) < min(knobs.rows, FEWEST_OF_SEVERAL)
-    if finished > MOST_ROWS or small or knobs.rows % (knobs.blocks * knobs.groups * OCTET):
+    if finished > MOST_ROWS or small or knobs.rows % (knobs.blocks * knobs.groups * BLOCK_ROWS):
         return None
     if block.registers(knobs) > block.most_registers(knobs):
         return None
@@ -337,7 +337,7 @@ def paired_producers(program: TileProgram, tokens: int, on: Target) -> loop.Prod
     if not tiles or steps < FEWEST_STEPS:
         return None
     knobs = replace(block.sized(*tiles[0], PAIR), barriers=1)
-    if knobs.rows % (PAIR * knobs.groups * OCTET):
+    if knobs.rows % (PAIR * knobs.groups * BLOCK_ROWS):
         knobs = replace(knobs, groups=1)
     stages = range(2 * knobs.groups, steps + 1, knobs.groups)
     tried = (replace(knobs, stages=s) for s in reversed(stages))

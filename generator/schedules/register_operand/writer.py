@@ -72,7 +72,7 @@ def _plan(writer: Writer, program: TileProgram) -> None:
     with writer.block("struct RegisterOperandPlan : Config {", "};"), members:
         rows, depth = len(tma.row_tensors(program)), program.roles.depth
         products, token_sums = (
-            len(tma.met(program, layout)) for layout in (Layout.ACCUM, Layout.TOKEN_SUMS)
+            len(tma.reductions(program, layout)) for layout in (Layout.ACCUM, Layout.TOKEN_SUMS)
         )
         writer.write(
             "using Element = typename Config::T;",
@@ -117,7 +117,7 @@ def _beside(program: TileProgram) -> tuple[Statement, ...]:
 
 def _in_place(program: TileProgram) -> list[Statement]:
     """Return what meets where the ring was: all but sums of tokens alone, which lie beside it."""
-    return [s for s in program.meetings if s.layout is not Layout.TOKEN_SUMS]
+    return [s for s in program.reductions if s.layout is not Layout.TOKEN_SUMS]
 
 
 def _map(writer: Writer, program: TileProgram) -> None:
@@ -126,7 +126,7 @@ def _map(writer: Writer, program: TileProgram) -> None:
         "template <class Config>",
     )
     types = {s.out: "RegisterOperandReduction<Block>" for s in _in_place(program)}
-    for s in tma.met(program, Layout.INNER_ACCUM):
+    for s in tma.reductions(program, Layout.INNER_ACCUM):
         lines = statements.inner_lines(s, program)
         types[s.out] = f"AccumPartials<{lines}, Block::kTokens, Block::kGroups>"
     for s in (*program.fetches, *program.kept, *program.received, *program.products):
@@ -212,8 +212,8 @@ def _read(s: Statement, program: TileProgram) -> str:
 
 
 def _after_loop(writer: Writer, program: TileProgram) -> None:
-    products, inside = tma.met(program, Layout.ACCUM), _in_place(program)
-    for i, s in enumerate(tma.met(program, Layout.TOKEN_SUMS)):
+    products, inside = tma.reductions(program, Layout.ACCUM), _in_place(program)
+    for i, s in enumerate(tma.reductions(program, Layout.TOKEN_SUMS)):
         writer.line(f"const auto {s.out}_parts = tile::store_partials(block, {i}, {s.args[0]});")
     for s in inside:
         left, call, place = "const auto", "meet_whole", shared_at(s)

@@ -135,7 +135,7 @@ class Footprint(loop.Block):
     @cached_property
     def inner_tiles(self) -> int:
         """Row tiles of accumulators over inner rows that the grid does not cut."""
-        return sum(loop.row_tiles(self._inner(s)) for s in self.program.meetings) // loop.ROW_TILE
+        return sum(loop.row_tiles(self._inner(s)) for s in self.program.reductions) // loop.ROW_TILE
 
     @property
     def row_tile(self) -> int:
@@ -154,7 +154,7 @@ class Footprint(loop.Block):
             late += program.products
         areas = [Area(s.out, s.layout, self._inner(s)) for s in early]
         since = 0
-        for s in program.meetings:
+        for s in program.reductions:
             since += s.barrier
             areas.append(Area(s.out, s.layout, self._inner(s), since, partial=True))
         for s, barriers in zip(late, accumulate(s.barrier for s in late), strict=True):
@@ -166,8 +166,8 @@ class Footprint(loop.Block):
         dim = self.program.roles.inner_of(s.type)
         return dim.size if dim else 0
 
-    def octets(self, knobs: SlicedK) -> int:
-        """Return how many 16-byte octets a lane holds of one step."""
+    def vectors(self, knobs: SlicedK) -> int:
+        """Return how many 16-byte vectors a lane holds of one step."""
         lines = self.loads[Layout.ROWS] * knobs.rows + self.loads[Layout.TOKENS] * knobs.tokens
         lines += sum(loop.row_tiles(self._inner(s)) for s in self.program.loads)
         return knobs.chunks * (lines // LINE_TILE + self.loads[Layout.DEPTH])
@@ -180,7 +180,7 @@ class Footprint(loop.Block):
         mapped += MAPPED_DEPTH_REGISTERS * vectors
         mapped += knobs.tokens * knobs.chunks * bool(self.program.statistics)
         tiles = self.sums[Layout.ACCUM] * -(-knobs.rows // loop.ROW_TILE) + self.inner_tiles
-        return tiles * (knobs.tokens // LINE_TILE) * 4 + self.octets(knobs) * 4 + mapped
+        return tiles * (knobs.tokens // LINE_TILE) * 4 + self.vectors(knobs) * 4 + mapped
 
     def shared_bytes(self, knobs: SlicedK) -> int:
         """Return the shared memory of one block."""
@@ -191,7 +191,7 @@ class Footprint(loop.Block):
 
         All of it is taken to be read until the last epoch, that of the epilogue.
         """
-        ring = knobs.warps * knobs.stages * self.octets(knobs) * 16 * WARP_LANES
+        ring = knobs.warps * knobs.stages * self.vectors(knobs) * 16 * WARP_LANES
         end = max((a.since for a in self.areas), default=0) + 2
         buffers = [
             Buffer(a.name, a.bytes(knobs), frozenset(range(max(a.since, 0), end)))

@@ -73,10 +73,10 @@ def write_step(writer: Writer, program: TileProgram) -> None:
 def write_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:
     """Write the map of shared memory without numbers: the same for all variants."""
     early = (*program.fetches, *program.statistics)
-    late = (*program.meetings, *program.kept, *program.products)
+    late = (*program.reductions, *program.kept, *program.products)
     if program.received:
         early = (*program.fetches, *program.received, *program.products)
-        late = program.meetings
+        late = program.reductions
     writer.write(
         "// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums.",
         "template <class Config>",
@@ -85,7 +85,9 @@ def write_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK])
         writer.block("struct SharedMap {", "};"),
         statements.declared(writer, program, member=True),
     ):
-        types = {s.out: statements.typed(statements.MEETINGS, s, program) for s in program.meetings}
+        types = {
+            s.out: statements.typed(statements.REDUCTIONS, s, program) for s in program.reductions
+        }
         for s in (*program.fetches, *program.kept, *program.received, *program.products):
             types[s.out] = statements.kept_type(s, program)
         types |= {s.out: "TokenTable<Config::kTokens>" for s in program.statistics}
@@ -232,7 +234,7 @@ def _loop(writer: Writer, program: TileProgram) -> None:
     writer.write(*producer_blocks.steps(program), run)
     if program.fetches and not program.received:
         writer.line("tile::wait_copies<0>();")
-    if program.meetings[0].barrier:
+    if program.reductions[0].barrier:
         writer.line(statements.barrier(program))
     writer.line()
 
@@ -240,7 +242,7 @@ def _loop(writer: Writer, program: TileProgram) -> None:
 def _after_loop(writer: Writer, program: TileProgram) -> None:
     """Write where sums meet, what is kept of them and multiplied, and the epilogue."""
     own = "own" if program.stacked and program.produces else "parts"
-    for i, s in enumerate(program.meetings):
+    for i, s in enumerate(program.reductions):
         if s.barrier and i > 0:
             writer.line(statements.barrier(program))
         met = f"tile::store_partials<kWarps>({statements.shared_at(s)}, {s.args[0]})"
