@@ -94,6 +94,8 @@ BAD_COMMANDS = [
     (("bench", "--shape", "K=1,N=1"), "--shape needs a recipe", "bench RECIPE"),
     (("bench", "--json", "nowhere/rows.json"), "nowhere does not exist", "mkdir"),
     (("bench", "--json", "folder"), "folder is a folder", "file"),
+    (("search", "layer_cake"), "no recipe called 'layer_cake'", "nearest: "),
+    (("search", "--executor", "cloud"), "'cloud'", "`mirage-kernels search --help`"),
     (("doctor", "--frob"), "--frob", "`mirage-kernels doctor --help`"),
 ]
 
