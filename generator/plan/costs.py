@@ -26,7 +26,7 @@ from mirage_kernels.generator.plan.layouts import (
 from mirage_kernels.generator.target import Target
 
 SIMPLE = ("neg", "square", "relu", "add", "sub", "mul", "max", "less", "both", "where")
-PAIRED = ("add", "sub", "mul")  # two 2-byte values at a time (csrc/tile/elementwise.cuh)
+PAIRED = ("add", "sub", "mul")  # two 2-byte values at a time (csrc/tile/math/elementwise.cuh)
 MMA_M, MMA_N, MMA_K = 16, 8, 16  # m16n8k16, PTX ISA
 TMA_TILE_ROWS = 256  # of a tensor copy at most, PTX ISA
 SECTOR_BYTES = 32  # what device memory and L2 move at least, CUDA C++ Programming Guide

@@ -4,7 +4,7 @@ A value is known by its abstract term, how its dims are cut, and when it is read
 the same value are two derivations of it. So the search does not enumerate graphs but saturates
 values: from the block's inputs and the constants, newest first, every op on every pair of values,
 until nothing new appears. Terms forget indices, so a value may still mean several things; those
-are told apart where they matter, on the way to the program's result (`refine.py`).
+are told apart where they matter, on the way to the program's result (`fingerprints.py`).
 A value is pruned when
 * type: dims cut differently meet, or values inside and after the loop mix;
 * abstract: its term cannot be part of anything equal to the program's term;
