@@ -20,18 +20,17 @@ import torch
 
 from mirage_kernels import constant_weights, lora_linear
 from mirage_kernels.generator.bench.measure import (
-    TORCH_DTYPES,
-    Inputs,
     floor_microseconds,
     graph_microseconds,
-    relative_error,
     rotation_count,
 )
+from mirage_kernels.generator.bench.workload import TORCH_DTYPES, relative_error
 from mirage_kernels.generator.commands.bench import document_of, measured_here
 from mirage_kernels.generator.records.files import write_whole
 
 K, N, STACK, SCALE = 4096, 4096, 64, 2.0
 DTYPES = {dtype.value: kind for dtype, kind in TORCH_DTYPES.items()}
+Inputs = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)

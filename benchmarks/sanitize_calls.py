@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import cycle, product
-from typing import Any
 
 import torch
 from sanitize_reports import BEGIN, END
@@ -32,11 +31,9 @@ from mirage_kernels import (
     lora_linear,
     qk_norm_rope_append,
 )
-from mirage_kernels.generator.bench.measure import TORCH_DTYPES
-from mirage_kernels.generator.bench.workload import Workload
+from mirage_kernels.generator.bench.workload import TORCH_DTYPES, Inputs
 from mirage_kernels.generator.bench.workloads.cache import RECIPES, CacheWorkload
-from mirage_kernels.generator.bench.workloads.cache_inputs import CacheInputs
-from mirage_kernels.generator.bench.workloads.lists import SEVERAL_TOKENS
+from mirage_kernels.generator.bench.workloads.lists import SEVERAL_TOKENS, Workload
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import catalog
@@ -121,10 +118,10 @@ def of_recipe(kernel: KernelEntry, around: Around = nullcontext) -> Iterator[Ten
         yield _uneven(workload, around)
 
 
-def _options(workload: CacheWorkload, given: CacheInputs, out: Tensor) -> dict[str, Tensor]:
+def _options(workload: CacheWorkload, given: Inputs, out: Tensor) -> dict[str, Tensor]:
     """Return tensors that a call over a cache may have besides."""
     lse = {"lse": out.new_empty(out.shape[:-1], dtype=torch.float32)}
-    return lse if workload.more else lse | {"sinks": given.q[0, 0, :, 0].contiguous()}
+    return lse if workload.more else lse | {"sinks": given["q"][0, 0, :, 0].contiguous()}
 
 
 def of_stacks(kernel: KernelEntry, around: Around) -> Iterator[Tensor]:
@@ -142,7 +139,7 @@ def of_stacks(kernel: KernelEntry, around: Around) -> Iterator[Tensor]:
         yield out
 
 
-def workloads(kernel: KernelEntry) -> Iterator[Workload[Any]]:
+def workloads(kernel: KernelEntry) -> Iterator[Workload]:
     """Yield calls that the kernel serves, which run all of its variants."""
     if kernel.recipe in RECIPES:
         yield from cache_workloads(kernel)
@@ -181,8 +178,8 @@ def _uneven(workload: CacheWorkload, around: Around) -> Tensor:
     """Call it with as many query tokens per sequence as STARTS says."""
     paged = replace(workload, lengths=SHORT, page_size=16)
     given = paged.draw(0, DEVICE)
-    q = given.q.new_empty(STARTS[-1], *given.q.shape[2:]).normal_()
-    flat = replace(given, q=q[None] if workload.tokens > 1 else q[:, None])
+    q = given["q"].new_empty(STARTS[-1], *given["q"].shape[2:]).normal_()
+    flat = given | {"q": q[None] if workload.tokens > 1 else q[:, None]}
     starts = torch.tensor(STARTS, dtype=torch.int32, device=DEVICE)
     out = q.new_empty(*q.shape[:-1], workload.depth)
     with around():

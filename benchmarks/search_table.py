@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from mirage_kernels.generator.recipe import catalog, load_recipe
-from mirage_kernels.generator.search.problem import Limits
+from mirage_kernels.generator.search.sketch import Limits
 from mirage_kernels.generator.search.superoptimizer import run_search, search_job
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -217,7 +217,7 @@ def searched(asked: Asked) -> Searched:
     if not asked["pruned"]:
         limits = replace(limits, prune_abstract=False, values=NO_BUDGET)
     job = search_job(recipe, recipe.shapes[0], limits, arch=ARCH)
-    found = run_search(job.problem, jobs=asked["jobs"], progress=lambda *_: None)
+    found = run_search(job, jobs=asked["jobs"], progress=lambda event: None)
     return {
         "seconds": round(time.perf_counter() - start, 1),
         "beyond": "",

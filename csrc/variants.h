@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "launch.h"
 
@@ -14,6 +15,13 @@
     static constexpr int k##Name = value; \
   };                                      \
   }
+
+// What a config has as such a constant: kDynamicOf<Config>; `value` if it says nothing.
+#define MIRAGE_DEFAULT(Name, value)     \
+  template <class Config, class = void> \
+  constexpr int k##Name##Of = value;    \
+  template <class Config>               \
+  constexpr int k##Name##Of<Config, std::void_t<decltype(Config::k##Name)>> = Config::k##Name;
 
 // A config: a shape and its knobs. The form of a schedule overloads launch() for its configs, and
 // workspace() where a launch needs one. Each schedule declares its config and its own knobs beside

@@ -30,9 +30,8 @@ from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.search.cases import Case, full_cases, small_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.select import Ranked, Refusal, choose, rank
-from mirage_kernels.generator.search.sketch import Found
+from mirage_kernels.generator.search.sketch import Found, Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import run_search, search_job
 from mirage_kernels.generator.search.verify import Proof, prove
@@ -123,13 +122,10 @@ def searched(request: Request, *, jobs: int, progress: Progress, store: Store | 
     """
     job = search_job(request.recipe, request.shape, LIMITS, arch=request.arch)
 
-    def tell(stage: str, done: int, tasks: int) -> None:
-        progress(Event(stage, done, tasks, f"{done} of {tasks} tasks"))
-
     if job.key in _searched:
         return _searched[job.key]
     if store is None:
-        _searched[job.key] = run_search(job.problem, jobs=jobs, progress=tell)
+        _searched[job.key] = run_search(job, jobs=jobs, progress=progress)
     else:
         shop = Workshop(store, processes=jobs)
         made = complete_all([job], shop, lambda event: progress(replace(event, stage="search")))

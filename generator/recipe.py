@@ -22,11 +22,11 @@ from mirage_kernels.generator.frontend.declarations import (
     SHAPE_EXAMPLE,
     check_parameters,
     checked,
+    checked_spec,
     dims_of,
 )
 from mirage_kernels.generator.frontend.options import Form
 from mirage_kernels.generator.frontend.options import form as form
-from mirage_kernels.generator.frontend.results import checked_spec
 from mirage_kernels.generator.frontend.symbolic import Tensor, unknown_operator
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType
 
@@ -196,7 +196,7 @@ def options(declared: Mapping[str, str], *forms: Form) -> Callable[[Recipe], tup
 
     Raises RecipeError for a form with options that are not declared, or as `recipe` does.
     """
-    return lambda source: tuple(checked(form.of(source, declared)) for form in forms)
+    return lambda source: tuple(checked(form(source, declared)) for form in forms)
 
 
 def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mirage_kernels import registration as registration  # registers the op
 from mirage_kernels.argument_checks import compiled, nhd, refuse_grad
 
 _OPS = torch.ops.mirage_kernels

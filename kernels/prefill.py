@@ -1,7 +1,7 @@
 """Dense calls of many query tokens: whether PyTorch's attention serves them, and how it is called.
 
 The numbers are what the measurements in catalog.json give, by `prefill_rules` in
-generator/tuning/prefill.py; a test compares them.
+generator/tuning/choice.py; a test compares them.
 """
 
 from __future__ import annotations

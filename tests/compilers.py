@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,20 +18,23 @@ ROOT = Path(__file__).parents[1]
 
 def formatted(text: str, name: str = "kernel.cu") -> str:
     """Return a kernel's source as clang-format would write it."""
+    return _clang_format(text, f"--assume-filename={name}")
+
+
+def misformatted(files: Sequence[Path]) -> str:
+    """Return what clang-format says of files that it would write in another way."""
+    return _clang_format("", "--dry-run", *map(str, files))
+
+
+def _clang_format(text: str, *options: str) -> str:
     beside = Path(sys.executable).parent / "clang-format"
     found = str(beside) if beside.is_file() else shutil.which("clang-format")
+    command = found or pytest.skip("clang-format is not installed")
+    style = f"--style=file:{ROOT / '.clang-format'}"
     made = subprocess.run(
-        [
-            found or pytest.skip("clang-format is not installed"),
-            f"--style=file:{ROOT / '.clang-format'}",
-            f"--assume-filename={name}",
-        ],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=True,
+        [command, style, *options], input=text, capture_output=True, text=True, check=True
     )
-    return made.stdout
+    return made.stdout + made.stderr
 
 
 def nvcc() -> str:

@@ -6,17 +6,24 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch, Step
+from mirage_kernels.generator.search.sketch import (
+    BlockSketch,
+    Limits,
+    ProgramSketch,
+    Setting,
+    Step,
+    View,
+)
 from mirage_kernels.generator.settings import STORE_VARIABLE
 
 if TYPE_CHECKING:
@@ -238,3 +245,16 @@ def _normed_adapted_block() -> BlockSketch:
     )
     results = ((len(views) + len(steps), ("M", "N")),)
     return BlockSketch(Setting(("N", "M"), "K"), (*views, "size_K"), steps, results)
+
+
+@pytest.fixture
+def mirage_kernels(capsys: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
+    """Run the command line in this process: what it prints, and the exit code."""
+
+    def run(*words: str) -> SimpleNamespace:
+        capsys.readouterr()
+        code = main(words)
+        printed = capsys.readouterr()
+        return SimpleNamespace(code=code, out=printed.out, err=printed.err)
+
+    return run

@@ -11,8 +11,7 @@ from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_t
 from mirage_kernels.generator.records.record import About, KernelRecord, SearchSummary
 from mirage_kernels.generator.schedules.streaming import planned
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch, Step
+from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch, Setting, Step, View
 from mirage_kernels.generator.search.verify import Proof
 
 K, N = 72, 40  # no multiples of a tile

@@ -8,9 +8,11 @@ import numpy as np
 from compilers import ROOT
 
 from mirage_kernels.generator.emit.cuda import emit_cuda
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import files_of
-from mirage_kernels.generator.schedules.streaming import kernel_of, triton_of
+from mirage_kernels.generator.schedules import streaming
+from mirage_kernels.generator.schedules.attention import plan as attention
 
 
 def error(made: np.ndarray, exact: np.ndarray) -> float:
@@ -20,7 +22,8 @@ def error(made: np.ndarray, exact: np.ndarray) -> float:
 
 def source(record: KernelRecord, ending: str) -> str:
     """Return a record's kernel as one CUDA text (`cu`), or its Triton program (`py`)."""
-    return emit_cuda(kernel_of(record)) if ending == "cu" else triton_of(record)
+    kind = streaming if isinstance(record.roles, Roles) else attention
+    return emit_cuda(kind.kernel_of(record)) if ending == "cu" else streaming.triton_of(record)
 
 
 def written(record: KernelRecord, folder: Path) -> Path:

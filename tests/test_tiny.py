@@ -16,7 +16,7 @@ from mirage_kernels.generator.pipeline import Event, Request, Result, proof_case
 from mirage_kernels.generator.recipe import Recipe, Shape
 from mirage_kernels.generator.records.folder import Difference, check, write
 from mirage_kernels.generator.records.record import load_record
-from mirage_kernels.generator.search.problem import Limits
+from mirage_kernels.generator.search.sketch import Limits
 
 Generated = Callable[[DType], Result]
 DTYPES = [DType.FP16, DType.BF16]

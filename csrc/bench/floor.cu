@@ -10,7 +10,7 @@
 #define MIRAGE_LARGE_RINGS (__CUDA_ARCH_LIST__ < 1200)
 
 #if MIRAGE_BULK_COPIES
-#include "tile/copy/bulk.cuh"
+#include "tile/sync/cluster.cuh"
 #endif
 
 namespace mirage::bench {

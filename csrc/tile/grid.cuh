@@ -1,8 +1,6 @@
 // Host side of a launch: grid, cluster, shared memory, PDL.
 #pragma once
 
-#include <cstdint>
-
 #include "launch.h"
 #include "tile/mma/fragments.cuh"
 #include "tile/sync/dependent_launch.cuh"

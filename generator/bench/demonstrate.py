@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.errors import VerifyError
-from mirage_kernels.generator.ir import DType, Graph, retile
+from mirage_kernels.generator.ir import DType, retile
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
-from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
+from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.schedules.streaming import triton_of
-from mirage_kernels.generator.search.gate import Gate, relative_error
+from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate, relative_error
 
 Real = npt.NDArray[np.float64]
+# Triton's interpreter multiplies the bit patterns of bf16 operands: there it runs on fp32 copies.
+_INTERPRETED = {DType.FP16: "float16", DType.BF16: "float32"}
 
 
 @dataclass(frozen=True)
@@ -44,36 +48,45 @@ class Demonstration:
         return self.error <= self.tolerance * self.error_unfused
 
 
+@dataclass(frozen=True)
+class _GateAt(Gate):
+    """The numeric gate at extents of a call."""
+
+    extents: dict[str, int] = field(default_factory=dict)
+
+    def sizes(self) -> dict[str, int]:
+        return self.extents
+
+
 def demonstrate(record: KernelRecord, recipe: Recipe, sizes: dict[str, int]) -> list[Demonstration]:
     """Run a kernel's muGraph block by block, and its Triton program under Triton's interpreter.
 
     Raises VerifyError when the Triton program fails.
     """
     spec = trace(recipe, Shape(record.source, record.shape), record.storage)
-    inputs = _inputs(spec, recipe, sizes, record.storage)
+    gate = _GateAt(spec, recipe, record.storage, extents=sizes)
+    inputs = gate.inputs(DISTRIBUTIONS[0])
     exact = results(spec, inputs, array_reading(FLOAT64, sizes))
     narrow = [Array(a.dims, (np.asarray(a.parts[0], np.float32),)) if a.real else a for a in inputs]
     storage = array_reading(STORAGE, sizes)
-    unfused = Gate(spec, recipe, record.storage).unfused()
-    error_unfused = _largest_error(results(unfused, narrow, storage), exact)
+    unfused = _largest_error(results(gate.unfused(), narrow, storage), exact)
 
-    def judged(what: str, error: float, seconds: float) -> Demonstration:
-        return Demonstration(what, sizes, error, error_unfused, seconds, recipe.tolerance)
+    def blocks() -> list[Array]:
+        return results(retile(record.graph, record.tiles(record.variants[0])), narrow, storage)
 
-    shown = []
-    start = time.perf_counter()
-    graph = retile(record.graph, record.tiles(record.variants[0]))
-    made = results(graph, narrow, storage)
-    seconds = time.perf_counter() - start
-    what = "muGraph, block by block"
-    shown.append(judged(what, _largest_error(made, exact), seconds))
-    start = time.perf_counter()
-    found = triton_results(record, inputs)
-    made = [Array(e.dims, (part,)) for e, part in zip(exact, found, strict=True)]
-    seconds = time.perf_counter() - start
-    what = f"emitted Triton program, interpreted on {_INTERPRETED[record.storage]}"
-    shown.append(judged(what, _largest_error(made, exact), seconds))
-    return shown
+    def triton() -> list[Array]:
+        made = triton_results(record, inputs)
+        return [Array(one.dims, (part,)) for one, part in zip(exact, made, strict=True)]
+
+    def shown(what: str, program: Callable[[], list[Array]]) -> Demonstration:
+        start = time.perf_counter()
+        made = program()
+        seconds = time.perf_counter() - start
+        error = _largest_error(made, exact)
+        return Demonstration(what, sizes, error, unfused, seconds, recipe.tolerance)
+
+    interpreted = f"emitted Triton program, interpreted on {_INTERPRETED[record.storage]}"
+    return [shown("muGraph, block by block", blocks), shown(interpreted, triton)]
 
 
 def _largest_error(made: Sequence[Array], exact: Sequence[Array]) -> float:
@@ -81,73 +94,35 @@ def _largest_error(made: Sequence[Array], exact: Sequence[Array]) -> float:
     return max(relative_error(a, b) for a, b in zip(made, exact, strict=True))
 
 
-def _inputs(spec: Graph, recipe: Recipe, sizes: dict[str, int], dtype: DType) -> list[Array]:
-    rng = np.random.default_rng(0)
-    inputs = []
-    for node in spec.inputs:
-        names = node.out.type.names
-        real = node.out.type.dtype.is_real
-        if not real:
-            least, largest = recipe.range_of(node.name, sizes)
-            data = rng.integers(least, largest + 1, [sizes[d] for d in names], np.int32)
-        elif not names:
-            data = np.asarray(recipe.scalars.get(node.name, 1.0))
-        else:
-            scale = 1.0 if len(names) == 1 else sizes[names[-1]] ** -0.5
-            scale = scale if recipe.is_weight(node.name) else 1.0
-            data = rng.standard_normal([sizes[d] for d in names]) * scale
-            data = np.asarray(round_to(data, dtype), np.float64)
-        inputs.append(Array(names, (data,), real))
-    return inputs
+def triton_results(record: KernelRecord, inputs: Sequence[Array]) -> list[Real]:
+    """Return the results of a kernel's emitted Triton program, run by Triton's interpreter.
+
+    Raises VerifyError when it fails.
+    """
+    ordered = sorted(inputs, key=lambda a: not a.dims)  # run-time scalars come last
+    arrays = [np.asarray(a.parts[0], "float64" if a.real else "int32") for a in ordered]
+    named = (record.recipe, _INTERPRETED[record.storage])
+    process = ProcessPoolExecutor(1, get_context("spawn"))
+    with tempfile.TemporaryDirectory() as folder, process:
+        (Path(folder) / "program.py").write_text(triton_of(record))
+        try:
+            return process.submit(_interpreted, folder, *named, arrays).result()
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise VerifyError(f"the Triton program of {record.stem} fails: {why}") from error
 
 
-# Triton's interpreter multiplies the bit patterns of bf16 operands: there it runs on fp32 copies.
-_INTERPRETED = {DType.FP16: "float16", DType.BF16: "float32"}
-_RUNNER = """
-import importlib.util, sys
-import numpy, torch
-program, data, recipe, dtype, count = sys.argv[1:]
-spec = importlib.util.spec_from_file_location("program", program)
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-with open(data, "rb") as file:
-    arrays = [numpy.load(file) for _ in range(int(count))]
-tensors = [torch.from_numpy(a) if a.ndim else a.item() for a in arrays]
-arguments = [
-    t.to(getattr(torch, dtype)) if a.ndim and a.dtype.kind == "f" else t
-    for a, t in zip(arrays, tensors)
-]
-made = getattr(module, recipe)(*arguments)
-with open(data, "wb") as file:
-    for result in made if isinstance(made, tuple) else (made,):
-        numpy.save(file, result.double().numpy())
-"""
+def _interpreted(
+    folder: str, recipe: str, dtype: str, arrays: list[npt.NDArray[np.generic]]
+) -> list[Real]:
+    """Run a Triton program in a process of its own: Triton reads the variable when it is loaded."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    sys.path.insert(0, folder)
+    import torch
 
-
-def run_triton(record: KernelRecord, inputs: list[Array]) -> Real:
-    """Return what a kernel's emitted Triton program makes its output."""
-    return triton_results(record, inputs)[0]
-
-
-def triton_results(record: KernelRecord, inputs: list[Array]) -> list[Real]:
-    """Return the results of a kernel's emitted Triton program, run by Triton's interpreter."""
-    text = triton_of(record)
-    torch_dtype = _INTERPRETED[record.storage]
-    with tempfile.TemporaryDirectory() as folder:
-        program, data = Path(folder) / "program.py", Path(folder) / "data.npy"
-        program.write_text(text)
-        with data.open("wb") as file:
-            for array in sorted(inputs, key=lambda a: not a.dims):  # run-time scalars come last
-                np.save(file, np.asarray(array.parts[0], np.float64 if array.real else np.int32))
-        arguments = [str(program), str(data), record.recipe, torch_dtype, str(len(inputs))]
-        ran = subprocess.run(
-            [sys.executable, "-c", _RUNNER, *arguments],
-            env={**os.environ, "TRITON_INTERPRET": "1"},
-            capture_output=True,
-            text=True,
-        )
-        if ran.returncode:
-            lines = ran.stderr.strip().splitlines() or ["no message"]
-            raise VerifyError(f"the Triton program of {record.stem} fails: {lines[-1]}")
-        with data.open("rb") as file:
-            return [np.asarray(np.load(file), np.float64) for _ in record.graph.outputs]
+    program, dtypes = importlib.import_module("program"), {"f": getattr(torch, dtype)}
+    arguments = [
+        torch.from_numpy(a).to(dtypes.get(a.dtype.kind)) if a.ndim else a.item() for a in arrays
+    ]
+    made = getattr(program, recipe)(*arguments)
+    return [t.double().numpy() for t in (made if isinstance(made, tuple) else (made,))]

@@ -1,10 +1,11 @@
-"""Times calls on a GPU, cold and warm, beside the memory floor; errors against float64.
+"""Measures workloads on a GPU: ours beside its peers, the memory floor and float64, a row each.
 
 Method (the reasons stand beside the numbers):
   * Only CUDA graphs are timed, so that the cost of Python and of the launch call does not count.
   * Cold: launches rotate over input sets that together exceed four times the L2 cache, because in a
     model other layers' weights have passed through the cache between two calls of the same op.
-  * Floor: the fastest of several bare kernels that read the same bytes once, rotated alike.
+  * Floor: the fastest of several bare kernels that read the same bytes once, rotated alike. Where
+    the products take longer at the rate of a large matrix product, that time is the yardstick.
 """
 
 from __future__ import annotations
@@ -14,22 +15,29 @@ import itertools
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 import torch
-from torch import Tensor
 
+from mirage_kernels.generator.bench.workload import (
+    TORCH_DTYPES,
+    Inputs,
+    Program,
+    Results,
+    largest_error,
+    poisoned,
+    promises,
+)
+from mirage_kernels.generator.bench.workloads.lists import Workload
 from mirage_kernels.generator.ir.dtypes import DType
 
-TORCH_DTYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 L2_MULTIPLE, ROTATION_BYTES, SETS_AT_LEAST = 4, 256 * 1024 * 1024, 3
 SLOW_MICROSECONDS = 400  # of one call: from there on few repetitions are enough
 MATRIX_SIZE = 8192
+LARGEST_PEER_ERROR = 0.1  # of a result that is right but for rounding; a wrong one is at 1
 
-Inputs = tuple[Tensor, ...]
-Results = Tensor | tuple[Tensor, ...]  # one, or several
 Timed = Sequence[Callable[[], object]]
 
 
@@ -64,12 +72,15 @@ class Clock:
     matrix: Callable[[DType], float]  # per floating-point operation
     sets: Callable[[int], int]  # input sets of so many bytes for a cold reading
 
+    def cold(self, program: Program, sets: Sequence[Inputs]) -> float:
+        """Time a program while rotating over input sets."""
+        return self.per_call([partial(program, given) for given in sets])
+
 
 def gpu_clock() -> Clock:
     """Return the clock of this GPU; floors and the matrix rate are measured once each."""
-    return Clock(
-        "cuda", paced_microseconds, cache(floor_microseconds), cache(_rate), rotation_count
-    )
+    floor, matrix = cache(floor_microseconds), cache(matrix_microseconds)
+    return Clock("cuda", paced_microseconds, floor, matrix, rotation_count)
 
 
 @dataclass(frozen=True)
@@ -89,15 +100,9 @@ def environment(*, command: str, commit: str) -> Environment:
     """Record the current GPU, its software and the time; the caller knows command and commit."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
-    return Environment(
-        gpu=torch.cuda.get_device_name(),
-        driver=driver,
-        cuda=str(torch.version.cuda),
-        torch=torch.__version__,
-        date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        commit=commit,
-        command=command,
-    )
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    versions = (driver, str(torch.version.cuda), torch.__version__)
+    return Environment(torch.cuda.get_device_name(), *versions, date, commit, command)
 
 
 # -- times -----------------------------------------------------------------------------------------
@@ -137,18 +142,16 @@ def graph_microseconds(calls: Timed, *, method: Method = METHOD) -> float:
 def paced_microseconds(calls: Timed) -> float:
     """Time one call in a graph, with fewer repetitions of what takes long anyway."""
     calls[0]()  # what only the first call does
-    is_slow = min(_elapsed(calls[0]) for _ in range(3)) > SLOW_MICROSECONDS
+    milliseconds = []  # outside a graph, launches included
+    for _ in range(3):
+        begin, end = _events(2)
+        begin.record()
+        calls[0]()
+        end.record()
+        torch.cuda.synchronize()
+        milliseconds.append(begin.elapsed_time(end))
+    is_slow = 1e3 * min(milliseconds) > SLOW_MICROSECONDS
     return graph_microseconds(calls, method=_SLOW if is_slow else _SETTLED)
-
-
-def _elapsed(call: Callable[[], object]) -> float:
-    """Return the microseconds of a call outside a graph, launches included."""
-    begin, end = _events(2)
-    begin.record()
-    call()
-    end.record()
-    torch.cuda.synchronize()
-    return 1e3 * float(begin.elapsed_time(end))
 
 
 def _events(count: int) -> list[torch.cuda.Event]:
@@ -170,27 +173,128 @@ def floor_microseconds(byte_count: int) -> float:
     )
 
 
-def _rate(dtype: DType) -> float:
+def matrix_microseconds(dtype: DType) -> float:
+    """Return the time of a floating-point operation in a large matrix product."""
     size = (MATRIX_SIZE, MATRIX_SIZE)
     a, b = (torch.randn(size, dtype=TORCH_DTYPES[dtype], device="cuda") for _ in range(2))
     return graph_microseconds([lambda: a @ b], method=_SLOW) / (2 * MATRIX_SIZE**3)
 
 
-# -- errors ----------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
-def relative_error(value: Tensor, oracle: Tensor) -> float:
-    """Return ||value - oracle|| / ||oracle|| (Frobenius, float64); NaN stays NaN."""
-    difference = value.double() - oracle.double()
-    return float(difference.norm() / oracle.double().norm())
+@dataclass(frozen=True)
+class Row:
+    """One line of the benchmark table; times in microseconds per call, cold unless named warm.
+
+    `floor_us` is the time to read the bytes once, `compute_us` that of the products at the rate of
+    a large matrix product, 0 where they cannot bound the time; `ratio` is ours over the larger.
+    `promised_us` and `promised_ratio` are ours where weights, and the cached tokens, were promised
+    to be constant. `peers` are all that gave the right result; the best of them is named.
+    """
+
+    workload: str
+    dtype: str
+    dims: Mapping[str, int]
+    bytes_read: int
+    floor_us: float
+    ours_us: float
+    eager_us: float
+    compile_us: float | None
+    warm_us: float
+    ratio: float
+    promised_us: float
+    promised_ratio: float
+    error_ours: float
+    error_eager: float
+    setting: str = ""  # of calls over a cache: decode, prefill
+    compute_us: float = 0.0
+    peers: Mapping[str, float] = field(default_factory=dict)
+    best_peer: str = ""
+    best_peer_us: float | None = None
 
 
-def as_tuple(made: Results) -> tuple[Tensor, ...]:
-    """Return one result or several as a tuple."""
-    return made if isinstance(made, tuple) else (made,)
+def rows(
+    workloads: Sequence[Workload], clock: Clock, *, with_compile: bool = False
+) -> Iterator[Row]:
+    """Measure one workload after the other.
+
+    `with_compile`: torch.compile as well, which costs minutes.
+    """
+    for workload in workloads:
+        yield measured(workload, clock, with_compile=with_compile)
+        if clock.device == "cuda":
+            torch.cuda.empty_cache()
 
 
-def largest_error(made: Results, oracle: Results) -> float:
-    """Return the largest relative error of several results of any shape; NaN if one has it."""
-    pairs = zip(as_tuple(made), as_tuple(oracle), strict=True)
-    return max((relative_error(a.reshape(b.shape), b) for a, b in pairs), key=lambda e: (e != e, e))
+def measured(workload: Workload, clock: Clock, *, with_compile: bool) -> Row:
+    """Measure one workload."""
+    sets = [workload.draw(n, clock.device) for n in range(clock.sets(workload.bytes_read))]
+    flat = [workload.dense(given) for given in sets]
+    exact, eager = workload.exact(flat[0]), workload.eager()
+    outs = poisoned(workload.new_outs(sets[0]))
+    workload.ours(sets[0], outs)
+    error_ours, error_eager = largest_error(outs, exact), largest_error(eager(flat[0]), exact)
+    ours_us = clock.cold(workload.ours, sets)
+    with promises():
+        promised_us = clock.cold(workload.ours, sets)
+    peers = peer_times(workload, (sets, flat), exact, clock)
+    best = min(peers, key=lambda name: peers[name], default="")
+    floor_us, operations = clock.floor(workload.bytes_read), workload.operations
+    compute_us = clock.matrix(workload.dtype) * operations if operations else 0.0
+    bound_us = max(floor_us, compute_us)
+    compiled_eager = compiled(eager, flat[0]) if with_compile else None
+    return Row(
+        workload=workload.recipe,
+        setting=workload.setting,
+        dtype=workload.dtype.value,
+        dims=workload.dims,
+        bytes_read=workload.bytes_read,
+        floor_us=floor_us,
+        compute_us=compute_us,
+        ours_us=ours_us,
+        warm_us=clock.cold(workload.ours, sets[:1]),
+        ratio=ours_us / bound_us,
+        promised_us=promised_us,
+        promised_ratio=promised_us / bound_us,
+        eager_us=clock.cold(eager, flat),
+        compile_us=clock.cold(compiled_eager, flat) if compiled_eager else None,
+        peers=peers,
+        best_peer=best,
+        best_peer_us=peers.get(best),
+        error_ours=error_ours,
+        error_eager=error_eager,
+    )
+
+
+def peer_times(
+    workload: Workload,
+    sets: tuple[Sequence[Inputs], Sequence[Inputs]],
+    exact: Results,
+    clock: Clock,
+) -> dict[str, float]:
+    """Time the peers that take the call and compute what is wanted; others are left out.
+
+    `sets` are inputs as our op takes them, and without pages.
+    """
+    found = {}
+    for peer in workload.peers():
+        own = sets[0 if peer.paged else 1]
+        try:
+            made = [peer.run(given) for given in own]  # what is prepared once comes before graphs
+            if largest_error(made[0], exact) < LARGEST_PEER_ERROR:
+                found[peer.name] = clock.cold(peer.run, own)
+        except (RuntimeError, ValueError):  # it does not take the call
+            continue
+    return found
+
+
+def compiled(eager: Program, inputs: Inputs) -> Program:
+    """Return torch.compile(max-autotune) of `eager`, tuned on these inputs (takes minutes).
+
+    Without its own CUDA graphs: the measurement puts every peer under one graph alike.
+    """
+    torch.compiler.reset()
+    tuned = torch.compile(eager, mode="max-autotune-no-cudagraphs", dynamic=False)
+    tuned(inputs)
+    return tuned

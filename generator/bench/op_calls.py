@@ -1,4 +1,4 @@
-"""Which op of the library serves a recipe, and how it is called with the recipe's inputs.
+"""Which op of the library serves a recipe.
 
 Most recipes have the name of their op. Others are an op with an activation (`geglu_mlp` is
 `gated_mlp(..., activation="gelu_tanh")`) or a norm, or with its options as inputs
@@ -7,14 +7,8 @@ Most recipes have the name of their op. Others are an op with an activation (`ge
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from inspect import signature
-
 import mirage_kernels
-from mirage_kernels.generator.recipe import Recipe
 
-_ENDINGS = ("_full", "_residual")
 _VARIANTS = {
     "gated_mlp_gelu": ("gated_mlp", {"activation": "gelu"}),
     "geglu_mlp": ("gated_mlp", {"activation": "gelu_tanh"}),
@@ -30,40 +24,11 @@ _VARIANTS = {
 }
 
 
-@dataclass(frozen=True)
-class OpCall:
-    """An op of the library and the keywords that a recipe fixes."""
+def op_call(recipe_name: str) -> tuple[str, dict[str, str]] | None:
+    """Return the op that serves a recipe and the keywords that the recipe fixes.
 
-    op: str
-    keywords: dict[str, str] = field(default_factory=dict)
-
-
-def op_call(recipe_name: str) -> OpCall | None:
-    """Return the op that serves a recipe, None if the library has none."""
-    name = recipe_name
-    for ending in _ENDINGS:
-        name = name.removesuffix(ending)
-    op, keywords = _VARIANTS.get(name, (name, {}))
-    return OpCall(op, keywords) if op in mirage_kernels.__all__ else None
-
-
-def function_of(recipe: Recipe) -> Callable[..., object]:
-    """Return the op as a function of the recipe's inputs in their order, and of `out`.
-
-    Raises LookupError where the library has no op for the recipe.
+    None if the library has no such op.
     """
-    call = op_call(recipe.name)
-    if call is None:
-        raise LookupError(f"the library has no op for recipe {recipe.name}")
-    op: Callable[..., object] = getattr(mirage_kernels, call.op)
-    fixed: dict[str, object] = dict(call.keywords)
-
-    by_name = {p.name for p in signature(op).parameters.values() if p.kind is p.KEYWORD_ONLY}
-
-    def run(*inputs: object, **more: object) -> object:
-        named = list(zip(recipe.inputs, inputs, strict=True))
-        options = {name: value for name, value in named if name in by_name}
-        given = (value for name, value in named if name not in by_name)
-        return op(*given, **options, **fixed, **more)
-
-    return run
+    name = recipe_name.removesuffix("_full").removesuffix("_residual")
+    op, keywords = _VARIANTS.get(name, (name, {}))
+    return (op, keywords) if op in mirage_kernels.__all__ else None

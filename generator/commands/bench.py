@@ -7,16 +7,13 @@ import json
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import torch
 
-from mirage_kernels.generator.bench import measure, rows
-from mirage_kernels.generator.bench.measure import Environment
-from mirage_kernels.generator.bench.rows import Row
-from mirage_kernels.generator.bench.workload import Workload
+from mirage_kernels.generator.bench import measure
+from mirage_kernels.generator.bench.measure import Environment, Row
 from mirage_kernels.generator.bench.workloads.cache import RECIPES, CacheWorkload
-from mirage_kernels.generator.bench.workloads.lists import cache_workloads, usual
+from mirage_kernels.generator.bench.workloads.lists import Workload, cache_workloads, usual
 from mirage_kernels.generator.bench.workloads.tensors import TOKENS, TensorWorkload
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.commands import arguments as given
@@ -27,8 +24,6 @@ from mirage_kernels.generator.recipe import Recipe, catalog
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.request import Event, sizes_text
 from mirage_kernels.generator.terminal import PROGRAM, Terminal
-
-Asked = list[Workload[Any]]
 
 
 def bench(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -63,7 +58,7 @@ def bench(arguments: argparse.Namespace, terminal: Terminal) -> int:
     listed = _over_cache if _is_over_cache(arguments, chosen) else _of_tensors
     _require_gpu()
     work = _compiled(arguments, chosen, listed(arguments, chosen, shapes))
-    measured = rows.rows(work, measure.gpu_clock(), with_compile=arguments.compile)
+    measured = measure.rows(work, measure.gpu_clock(), with_compile=arguments.compile)
     made = _kept([w.name for w in work], measured, terminal)
     here = measured_here(PROGRAM, arguments.commit)
     terminal.table([_cells(row) for row in made], left=5)
@@ -130,8 +125,8 @@ def _over_cache(
 
 
 def _compiled(
-    arguments: argparse.Namespace, chosen: Recipe | None, listed: Iterable[Workload[Any]]
-) -> Asked:
+    arguments: argparse.Namespace, chosen: Recipe | None, listed: Iterable[Workload]
+) -> list[Workload]:
     """Return what is compiled among what was asked for; asking for what isn't is an error."""
     from mirage_kernels import kernel_table
 

@@ -109,7 +109,7 @@ def _loaded(*call: str) -> Loaded:
 
 def _called(name: str, dtype: str, sizes: str) -> tuple[float, float, float]:
     """Return the error of a compiled op, of PyTorch's unfused program, and the op's seconds."""
-    from mirage_kernels.generator.bench.measure import largest_error
+    from mirage_kernels.generator.bench.workload import largest_error
     from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
     from mirage_kernels.generator.ir.dtypes import DType
 

@@ -14,7 +14,7 @@ from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.errors import ShapeError, ToolchainError
-from mirage_kernels.generator.jobs.local import Executor, local
+from mirage_kernels.generator.jobs.job import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result

@@ -8,8 +8,8 @@ from pathlib import Path
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument
 from mirage_kernels.generator.errors import FileError, MirageError, RecipeError
-from mirage_kernels.generator.frontend.mirage.proofs import Held, Terms
 from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
+from mirage_kernels.generator.frontend.mirage.proofs import Held, Terms
 from mirage_kernels.generator.frontend.mirage.verdicts import Verdict, parsed, verified
 from mirage_kernels.generator.ir import to_json, to_text
 from mirage_kernels.generator.records.folder import check as differences_in

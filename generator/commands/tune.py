@@ -22,15 +22,21 @@ from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Terminal, counted
 from mirage_kernels.generator.tuning import catalog
-from mirage_kernels.generator.tuning.catalog import Bucket, Section, Tried, Tuned
+from mirage_kernels.generator.tuning.candidates import candidates_of, mugraph_forms
+from mirage_kernels.generator.tuning.catalog import (
+    MANIFEST,
+    Bucket,
+    Section,
+    Tried,
+    Tuned,
+    load_manifest,
+    written,
+)
 from mirage_kernels.generator.tuning.choice import EQUAL_MEANS
-from mirage_kernels.generator.tuning.files import written
 from mirage_kernels.generator.tuning.libraries import Shop, compiled_kernel, prune
-from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest, path_in
+from mirage_kernels.generator.tuning.measurements import Results
 from mirage_kernels.generator.tuning.process import worker_process
-from mirage_kernels.generator.tuning.results import load_results
 from mirage_kernels.generator.tuning.session import Tuning
-from mirage_kernels.generator.tuning.sources import candidates_of, mugraph_forms
 
 TOP = 4
 LEGEND = (
@@ -114,12 +120,12 @@ def _require_gpu() -> None:
 # -- compile -----------------------------------------------------------------------------------
 
 
-def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -> Manifest:
+def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -> Section:
     """Compile the chosen kernels; the folder's manifest keeps what else it holds."""
     chosen, arch = _chosen(arguments), arguments.arch
     shop = Shop.at(folder, arch, arguments.jobs)
-    made = Manifest(arch, given.command(PROGRAM), ())
-    before = load_manifest(folder) if path_in(folder).is_file() else made
+    made, file = Section(arch, {"command": given.command(PROGRAM)}, None, ()), folder / MANIFEST
+    before = load_manifest(folder) if file.is_file() else made
     if before.arch != arch:
         raise FileError(
             f"{folder} holds candidates for {before.arch}, not {arch}", "name another folder"
@@ -130,7 +136,7 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
             built = compiled_kernel(candidates_of(record, arguments.top, forms), shop, progress)
             made = replace(made, kernels=(*made.kernels, built))
             kept = before.without(made.names).kernels
-            replace(made, kernels=(*kept, *made.kernels)).write(folder)
+            catalog.write_file(file, replace(made, kernels=(*kept, *made.kernels)))
     prune(shop, load_manifest(folder))
     return made
 
@@ -178,7 +184,7 @@ def _record(
     return made, mugraph_forms(one, jobs=jobs, progress=progress, store=store)
 
 
-def _report_compiled(made: Manifest, folder: Path, terminal: Terminal) -> None:
+def _report_compiled(made: Section, folder: Path, terminal: Terminal) -> None:
     """Print how many candidates there are, and which cannot be measured."""
     built = [b for k in made.kernels for b in k.candidates.values()]
     failed = [b for b in built if b.failed]
@@ -195,14 +201,14 @@ def _report_compiled(made: Manifest, folder: Path, terminal: Terminal) -> None:
 
 
 def _measured(
-    manifest: Manifest,
+    manifest: Section,
     places: tuple[Path, Path],  # of the libraries, of the catalog
     arguments: argparse.Namespace,
     terminal: Terminal,
 ) -> int:
     """Measure, choose, write the catalog, report."""
     folder, file = places
-    results = load_results(Path(arguments.results or folder / "measured.json"))
+    results = Results.at(Path(arguments.results or folder / "measured.json"))
     tuning = Tuning(manifest, results, worker_process(folder), given.command(PROGRAM))
     if arguments.as_is:
         tuning = tuning.whole()

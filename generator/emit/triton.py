@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-from mirage_kernels.generator.emit.names import ELEMENTWISE, dims_text, statics
-from mirage_kernels.generator.emit.part import KernelSource
+from mirage_kernels.generator.emit.cuda import FORMS, KernelSource, suffixes
+from mirage_kernels.generator.emit.statements import ELEMENTWISE, dims_text, statics
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
@@ -43,6 +43,15 @@ def emit_triton(kernel: KernelSource[TileProgram]) -> str:
     made.writer.write("", "")
     made.host()
     return made.writer.text()
+
+
+def triton_files(kernels: Sequence[KernelSource[TileProgram]]) -> dict[str, str]:
+    """Return the Triton programs of all kernels of a recipe by path below the kernels folder."""
+    kernels = sorted(kernels, key=lambda kernel: kernel.name)
+    texts = {i: emit_triton(kernel) for i, kernel in enumerate(kernels)}
+    folders = [f"{FORMS}/{kernel.program.recipe}" for kernel in kernels]
+    named = suffixes(kernels, texts).items()
+    return {f"{folders[i]}/triton{suffix}.py": texts[i] for i, suffix in named}
 
 
 def _block(dim: str) -> str:
@@ -169,14 +178,15 @@ class _Program:
 
     def assignment(self, line: str) -> None:
         """Write an assignment; a long one is broken in its call, or in parentheses, as by ruff."""
-        if len(line) <= self.writer.room:
-            return self.writer.line(line)
         left, _, right = line.partition("= ")
         name, _, arguments = right.partition("(")
         made = ast.parse(right, mode="eval").body
-        if isinstance(made, ast.Call) and ast.unparse(made.func) == name:
-            return self.fitted(f"{left}= {name}(", arguments[:-1].split(", "), ")")
-        return self.fitted(f"{left}= (", right.split(", "), ")")
+        if len(line) <= self.writer.room:
+            self.writer.line(line)
+        elif isinstance(made, ast.Call) and ast.unparse(made.func) == name:
+            self.fitted(f"{left}= {name}(", arguments[:-1].split(", "), ")")
+        else:
+            self.fitted(f"{left}= (", right.split(", "), ")")
 
     # Statements.
 
@@ -195,17 +205,15 @@ class _Program:
 
     def store(self, s: Statement) -> list[str]:
         """Return where a tile of a result goes, its value, and the mask."""
-        roles, lines, shared = self.roles, s in self.lines, s in self.loop
-        axes: Axes = (roles.tokens, self.whole) if lines else (roles.rows, roles.tokens)
-        fast, size = (self.whole, roles.depth) if lines else (roles.rows, roles.rows)
-        if shared:
-            axes, fast, size = self.axes_of(s), roles.depth, roles.depth
-        row, token = (_expanded(dim.lower(), (dim,), axes) for dim in (fast, roles.tokens))
-        inside = [f"({row} < {size})", f"({token} < {roles.tokens})"]
-        name = s.args[1] if lines or shared else self.program.output.name
-        value = s.args[0] if shared else f"{s.args[0]}.to({name}_ptr.dtype.element_ty)"
+        axes, tokens, shared = self.axes_of(s), self.roles.tokens, s in self.loop
+        fast = next(dim for dim in axes if dim != tokens)
+        size = fast.removesuffix(WHOLE)
+        row, token = (_expanded(dim.lower(), (dim,), axes) for dim in (fast, tokens))
+        inside = [f"({row} < {size})", f"({token} < {tokens})"]
         if shared:  # a step's tile, by the program that has the step
-            inside = [*inside[::-1], _expanded("mine", (roles.depth,), axes)]
+            inside = [*inside[::-1], _expanded("mine", (fast,), axes)]
+        name = s.args[1] if shared or s in self.lines else self.program.output.name
+        value = s.args[0] if shared else f"{s.args[0]}.to({name}_ptr.dtype.element_ty)"
         return [f"{name}_ptr + {token} * {size} + {row}", value, f"mask={' & '.join(inside)}"]
 
     def computed(self, s: Statement) -> list[str]:

@@ -50,10 +50,10 @@ class Writer:
         """Write a lambda with its head, in one line if that fits."""
         whole = " ".join((head, *body, "};")) if body else f"{head}}};"
         if len(body) <= 1 and len(whole) <= self.room:
-            return self.line(whole)
-        with self.block(head, "};"):
-            self.write(*body)
-        return None
+            self.line(whole)
+        else:
+            with self.block(head, "};"):
+                self.write(*body)
 
     def call(self, opening: str, arguments: Sequence[str], closing: str) -> None:
         """Write a call with one argument per line, each with a comma behind."""

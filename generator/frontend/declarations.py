@@ -1,17 +1,19 @@
-"""What a recipe declares, checked where it is declared: kinds of values, sizes, names."""
+"""What a recipe declares and what its program returns, checked: kinds of values, dims, names."""
 
 from __future__ import annotations
 
 import inspect
 import keyword
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, ValidationError, convert
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.symbolic import Tensor, spec_of
+from mirage_kernels.generator.ir import OPS, Graph, Kind, TensorType, Value, check, expression
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.recipe import Recipe
@@ -74,15 +76,9 @@ def _mistakes(recipe: Recipe) -> Iterator[tuple[str, str]]:
         if twice:
             hint = "dims go by name: give the second one a name of its own"
             yield f"input {name} {own} has dim {twice[0]} twice", hint
-    for dim in recipe.dynamic:
-        if dim not in dims:
-            hint = f"dims of its inputs: {', '.join(dims)}"
-            yield f"recipe {recipe.name} has no input with its dynamic dim {dim}", hint
-    yield from _wrong_numbers(recipe)
-
-
-def _wrong_numbers(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    own, inputs = f"of recipe {recipe.name}", recipe.inputs
+    for dim in (d for d in recipe.dynamic if d not in dims):
+        hint = f"dims of its inputs: {', '.join(dims)}"
+        yield f"recipe {recipe.name} has no input with its dynamic dim {dim}", hint
     numbers = [name for name, text in inputs.items() if not dims_of(text)]
     for what, known in (("scalars", numbers), ("ranges", inputs), ("optional", inputs)):
         for name in (n for n in getattr(recipe, what) if n not in known):
@@ -139,6 +135,92 @@ def check_parameters(source: Recipe) -> None:
             f"recipe {source.name} stacks {unstacked[0]}, which is no weight",
             "weights are the tensors without the first of the dynamic dims",
         )
+
+
+def checked_spec(recipe: Recipe, made: object) -> Graph:
+    """Return the spec of what a recipe's program returned.
+
+    Beside the output there may be results that it is computed from: elementwise functions of the
+    inputs such as the sum of x and a residual, which the next layer reads. Raises RecipeError for
+    anything but tensors of the declared dims, for a result beside the output that is not
+    elementwise or that the output does not need, for an input without use, and for an optional one
+    that makes a difference where it is zeros.
+    """
+    dims = {"output": recipe.output, **recipe.also}
+    results = made if isinstance(made, tuple) else (made,)
+    found = [r for r in results if isinstance(r, Tensor)]
+    if len(found) != len(results) or len(found) != len(dims):
+        said = " and ".join("None" if r is None else type(r).__name__ for r in results)
+        one = len(dims) == 1
+        raise RecipeError(
+            f"recipe {recipe.name} returns {said or 'nothing'}, not "
+            + ("a tensor" if one else f"{len(dims)} tensors"),
+            "return its one result" if one else f"return ({', '.join(dims)})",
+        )
+    for declared, result in zip(dims.values(), found, strict=True):
+        if set(result.type.names) != set(declared.split()):
+            raise RecipeError(
+                f"recipe {recipe.name} says its output is [{declared}], "
+                f"but computes [{' '.join(result.type.names)}]",
+                "correct output= in @recipe(...) or the program; dims go by name, in any order",
+            )
+    spec = spec_of(*found)
+    for name, declared in recipe.also.items():
+        spec = _renamed(recipe.name, spec, name, declared.split())
+    for sentence, hint in _unused(recipe, spec):
+        raise RecipeError(f"recipe {recipe.name} {sentence}", hint)
+    return check(spec)
+
+
+def _renamed(recipe: str, spec: Graph, name: str, dims: Sequence[str]) -> Graph:
+    """Return the spec with the next result beside the output called and laid out as it says."""
+    old = next(o for o in spec.outputs[1:] if o != name)
+    if name in spec.values or not _is_elementwise(spec, old) or not spec.users(old):
+        raise RecipeError(
+            f"recipe {recipe} returns {old} as {name} beside its output",
+            "it must be an elementwise function of inputs that the output is computed from, "
+            "under a name of its own",
+        )
+    nodes = []
+    for node in spec.nodes:
+        outs = node.outs
+        if node.name == old:
+            type_ = TensorType(tuple(map(node.out.type.dim, dims)), node.out.type.dtype)
+            outs = (Value(name, type_),)
+        args = tuple(name if a == old else a for a in node.args)
+        nodes.append(replace(node, args=args, outs=outs))
+    outputs = tuple(name if o == old else o for o in spec.outputs)
+    return replace(spec, nodes=tuple(nodes), outputs=outputs)
+
+
+def _is_elementwise(spec: Graph, name: str) -> bool:
+    """Say whether a value is computed elementwise from inputs."""
+    node = spec.producers[name]
+    return OPS[node.op].kind is Kind.ELEMENTWISE and all(
+        OPS[spec.producers[a].op].kind is Kind.SOURCE or _is_elementwise(spec, a) for a in node.args
+    )
+
+
+def _unused(recipe: Recipe, spec: Graph) -> Iterator[tuple[str, str]]:
+    """Yield inputs that play no part, and optional ones that play one as zeros."""
+    if spec.outputs[0] in recipe.inputs:
+        yield (
+            f"returns its input {spec.outputs[0]} as it is",
+            "return what is computed from the inputs",
+        )
+    for name in recipe.inputs:
+        if not spec.users(name):
+            yield (
+                f"does not use its input {name}",
+                "leave it out of inputs and of the function's parameters",
+            )
+    for name in recipe.optional:
+        for node in spec.users(name):
+            if node.op not in ("add", "sub") or (node.op, node.args[0]) == ("sub", name):
+                yield (
+                    f"computes {expression(node)} of its optional {name}",
+                    "left out it counts as zeros, so it may only be added or subtracted",
+                )
 
 
 # Words of C++ (Python has a list of its own), and names that emitted files have of their own.

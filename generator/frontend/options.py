@@ -9,8 +9,8 @@ out of the forms that do not take it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING
 
@@ -22,61 +22,7 @@ if TYPE_CHECKING:
     from mirage_kernels.generator.recipe import Recipe, Reference, Shape
 
 EXAMPLE = 'options={"bias": "", "residual": "total", "activation=gelu": ""}'
-
-
-@dataclass(frozen=True)
-class Form:
-    """One program that a recipe's options yield: its name, the options it takes, its shapes.
-
-    `scalars` and `optional`, where given, stand in place of the recipe's.
-    """
-
-    name: str
-    takes: tuple[str, ...]
-    summary: str
-    shapes: tuple[Shape, ...]
-    optional: tuple[str, ...] | None = None
-    scalars: Mapping[str, float] = field(default_factory=dict)
-    stacked: tuple[str, ...] = ()
-
-    def of(self, source: Recipe, options: Mapping[str, str]) -> Recipe:
-        """Return the recipe of this form, as if it were declared by itself.
-
-        Raises RecipeError for an option that the recipe does not declare.
-        """
-        unknown = [option for option in self.takes if option not in options]
-        if unknown:
-            raise RecipeError(
-                f"the form {self.name} of recipe {source.name} takes {unknown[0]!r}, "
-                "which is none of its options",
-                f"it declares {', '.join(options) or 'none'}; write {EXAMPLE}",
-            )
-        brought = {option: _brought(option, more) for option, more in options.items()}
-        absent = {name for names in brought.values() for name in names}
-        absent -= {name for option in self.takes for name in brought[option]}
-        inputs = _without(source.inputs, absent)
-        optional = source.optional if self.optional is None else self.optional
-        choices = dict(option.split("=", 1) for option in self.takes if "=" in option)
-        scalars = {name: v for name, v in source.scalars.items() if name in inputs}
-        ranges = {name: r.split("..") for name, r in source.ranges.items() if name in inputs}
-        return replace(
-            source,
-            name=self.name,
-            family=source.name,
-            choices=choices,
-            reference=_of_inputs(source.reference, inputs, choices),
-            inputs=inputs,
-            output=_dims_left(source.output, absent),
-            also=_without(source.also, absent),
-            dynamic={dim: bound for dim, bound in source.dynamic.items() if dim not in absent},
-            # in a range, a dim that the form does not have counts 1
-            ranges={n: "..".join("1" if e in absent else e for e in r) for n, r in ranges.items()},
-            scalars={**scalars, **self.scalars},
-            optional=tuple(name for name in optional if name in inputs),
-            stacked=self.stacked,
-            shapes=self.shapes,
-            summary=self.summary,
-        )
+Form = Callable[["Recipe", Mapping[str, str]], "Recipe"]  # of a recipe and what its options bring
 
 
 def form(
@@ -88,27 +34,64 @@ def form(
     scalars: Mapping[str, float] | None = None,
     stacked: tuple[str, ...] = (),
 ) -> Form:
-    """Ask a recipe for a program: `form("linear_gelu", "bias", "activation=gelu", ...)`."""
-    return Form(name, takes, summary, shapes, optional, scalars or {}, stacked)
+    """Ask a recipe for a program: `form("linear_gelu", "bias", "activation=gelu", ...)`.
+
+    `scalars` and `optional`, where given, stand in place of the recipe's. The form raises
+    RecipeError for an option that the recipe does not declare.
+    """
+
+    def of(source: Recipe, options: Mapping[str, str]) -> Recipe:
+        unknown = [option for option in takes if option not in options]
+        if unknown:
+            raise RecipeError(
+                f"the form {name} of recipe {source.name} takes {unknown[0]!r}, "
+                "which is none of its options",
+                f"it declares {', '.join(options) or 'none'}; write {EXAMPLE}",
+            )
+        brought = {  # the names that come with an option: its own input, and what it says
+            option: more.split() if "=" in option else [option, *more.split()]
+            for option, more in options.items()
+        }
+        absent = {name for names in brought.values() for name in names}
+        absent -= {name for option in takes for name in brought[option]}
+        inputs = _without(source.inputs, absent)
+        ranges = {n: r.split("..") for n, r in source.ranges.items() if n in inputs}
+        made = replace(
+            source,
+            name=name,
+            family=source.name,
+            choices=dict(option.split("=", 1) for option in takes if "=" in option),
+            inputs=inputs,
+            output=_dims_left(source.output, absent),
+            also=_without(source.also, absent),
+            dynamic={dim: bound for dim, bound in source.dynamic.items() if dim not in absent},
+            # in a range, a dim that the form does not have counts 1
+            ranges={n: "..".join("1" if e in absent else e for e in r) for n, r in ranges.items()},
+            scalars={n: v for n, v in source.scalars.items() if n in inputs} | {**(scalars or {})},
+            optional=tuple(
+                n for n in (source.optional if optional is None else optional) if n in inputs
+            ),
+            stacked=stacked,
+            shapes=shapes,
+            summary=summary,
+        )
+
+        return replace(made, reference=_of_inputs(made))
+
+    return of
 
 
-def _of_inputs(
-    reference: Reference, inputs: Mapping[str, str], choices: Mapping[str, str]
-) -> Reference:
-    """Return a reference as a function of a form's inputs alone, in their order or by name."""
+def _of_inputs(form: Recipe) -> Reference:
+    """Return a form's reference as a function of its own inputs, in their order or by name."""
+    reference = form.reference
     if reference is None:
         return reference
 
     @wraps(reference)
     def of_inputs(*given: object, **named: object) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        return reference(**dict(zip(inputs, given, strict=False)), **named, **choices)
+        return reference(**dict(zip(form.inputs, given, strict=False)), **named, **form.choices)
 
     return of_inputs
-
-
-def _brought(option: str, more: str) -> list[str]:
-    """Return the names that come with an option: its own input, and what it says."""
-    return more.split() if "=" in option else [option, *more.split()]
 
 
 def _without(declared: Mapping[str, str], absent: set[str]) -> dict[str, str]:

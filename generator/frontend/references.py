@@ -6,7 +6,6 @@ and the muGraph would still be proved equal to the program alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,67 +32,57 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
     Both run on the CPU in float64, at extents of their own: static dims are small there. A recipe
     may have no reference, None.
     """
+    import torch
+
     if source.reference is None:
         return
-    gate = Gate(spec, source, dtype)
+    gate, own = Gate(spec, source, dtype), f"the reference of recipe {source.name}"
     sizes, inputs = gate.sizes(), gate.inputs(DISTRIBUTIONS[0])
-    made = _called(source, inputs, sizes)
+    listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    try:
+        made = source.reference_results(*map(_tensor, inputs))
+    except Exception as error:  # the recipe's own code may raise anything
+        raise RecipeError(
+            f"{own} fails on float64 tensors with {listed}: {type(error).__name__}: {error}",
+            "it is called with other sizes, too, on the CPU: take sizes from the tensors' shapes",
+        ) from error
     if len(made) != len(source.results):
         raise RecipeError(
-            f"the reference of recipe {source.name} returns {len(made)} results, "
-            f"the recipe has {len(source.results)}",
+            f"{own} returns {len(made)} results, the recipe has {len(source.results)}",
             "return the output and then what `also` names, as a tuple",
         )
     exact = results(gate.safe, inputs, array_reading(FLOAT64, sizes))
     names = ("output", *source.also)
-    for name, dims, mine, theirs in zip(names, source.results, exact, made, strict=True):
-        shape = tuple(sizes[dim] for dim in dims.split())
+    for name, text, mine, theirs in zip(names, source.results, exact, made, strict=True):
+        dims = tuple(text.split())
+        shape = tuple(sizes[dim] for dim in dims)
+        if not isinstance(theirs, torch.Tensor):
+            hint = "return a tensor, or a tuple of them"
+            raise RecipeError(f"{own} returns {type(theirs).__name__}", hint)
         if tuple(theirs.shape) != shape:
             raise RecipeError(
-                f"the reference of recipe {source.name} returns its {name} of the shape "
-                f"{tuple(theirs.shape)}, where {dims} are {shape}",
+                f"{own} returns its {name} of the shape {tuple(theirs.shape)}, "
+                f"where {text} are {shape}",
                 "it takes the inputs, and returns the results, with the dims that the recipe gives",
             )
-        found = Array(tuple(dims.split()), (np.asarray(theirs.double().cpu().numpy()),))
-        wanted = mine.over(found.dims)
+        found = Array(dims, (np.asarray(theirs.double().cpu().numpy()),))
+        wanted = mine.over(dims)
         finite = np.isfinite(wanted.parts[0])  # the root of what is drawn may be nan
         if np.array_equal(found.parts[0][finite], wanted.parts[0][finite]):
             continue
         difference = relative_error(found, wanted, at=finite)
         if not difference <= LARGEST_DIFFERENCE:
             raise RecipeError(
-                f"the reference of recipe {source.name} computes another {name} than its program: "
-                f"they differ by {difference:.1e} of it, in float64 with {_listed(sizes)}",
+                f"{own} computes another {name} than its program: "
+                f"they differ by {difference:.1e} of it, in float64 with {listed}",
                 "one of them is wrong; the program is what kernels are made of",
             )
 
 
-def _called(
-    source: Recipe, inputs: Sequence[Array], sizes: dict[str, int]
-) -> tuple[torch.Tensor, ...]:
+def _tensor(array: Array) -> torch.Tensor | float:
+    """Return an input as the reference takes it: float64, int32 for positions, or a number."""
     import torch
 
-    given = []
-    for array in inputs:
-        tensor = torch.from_numpy(np.array(array.parts[0]))
-        whole = tensor.double() if array.real else tensor.int()
-        given.append(whole if whole.dim() else whole.item())
-    try:
-        made = source.reference_results(*given)
-    except Exception as error:  # the recipe's own code may raise anything
-        raise RecipeError(
-            f"the reference of recipe {source.name} fails on float64 tensors with "
-            f"{_listed(sizes)}: {type(error).__name__}: {error}",
-            "it is called with other sizes, too, on the CPU: take sizes from the tensors' shapes",
-        ) from error
-    for found in made:
-        if not isinstance(found, torch.Tensor):
-            raise RecipeError(
-                f"the reference of recipe {source.name} returns {type(found).__name__}",
-                "return a tensor, or a tuple of them",
-            )
-    return made
-
-
-def _listed(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+    tensor = torch.from_numpy(np.array(array.parts[0]))
+    whole = tensor.double() if array.real else tensor.int()
+    return whole if whole.dim() else whole.item()

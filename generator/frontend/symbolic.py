@@ -7,25 +7,25 @@ what it meets, and so does an extent: int32 among positions and lengths, real el
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import RecipeError, UnknownOperatorError
-from mirage_kernels.generator.ir import (
-    OPS,
-    Builder,
-    DType,
-    Graph,
-    Kind,
-    Node,
-    TensorType,
-    Value,
-)
+from mirage_kernels.generator.ir import OPS, Builder, DType, Graph, Kind, Node, TensorType, Value
 from mirage_kernels.generator.ir.naming import name_of
 
 _RECORDED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)  # kinds of ops that recipes speak of
 _COUNTING = ("add", "sub", "mul", "max", "neg")  # ops that are closed under int32
 _ARITHMETIC = (*_COUNTING, "div")  # with a real operand these take an int32 one too
+
+
+def _operator(op: str, *, swapped: bool = False) -> Callable[[Tensor, Tensor | float], Tensor]:
+    """Return the method of an operator on two operands, of which the second may be a number."""
+
+    def method(self: Tensor, other: Tensor | float) -> Tensor:
+        return apply(op, other, self) if swapped else apply(op, self, other)
+
+    return method
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,21 +45,12 @@ class Tensor:
         """The node that makes it."""
         return next(n for n in self.builder.nodes if n.name == self.name)
 
-    def __add__(self, other: Tensor | float) -> Tensor:
-        return apply("add", self, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Tensor | float) -> Tensor:
-        return apply("sub", self, other)
-
-    def __rsub__(self, other: float) -> Tensor:
-        return apply("sub", other, self)
-
-    def __mul__(self, other: Tensor | float) -> Tensor:
-        return apply("mul", self, other)
-
-    __rmul__ = __mul__
+    __add__ = __radd__ = _operator("add")
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", swapped=True)
+    __mul__ = __rmul__ = _operator("mul")
+    __rtruediv__ = _operator("div", swapped=True)
+    __lt__, __gt__ = _operator("less"), _operator("less", swapped=True)
+    __and__ = _operator("both")
 
     def __truediv__(self, other: Tensor | float) -> Tensor:
         if not isinstance(other, Tensor) and other == 0:
@@ -68,26 +59,14 @@ class Tensor:
             )
         return apply("div", self, other)
 
-    def __rtruediv__(self, other: float) -> Tensor:
-        return apply("div", other, self)
-
     def __neg__(self) -> Tensor:
         return apply("neg", self)
 
-    def __lt__(self, other: Tensor | float) -> Tensor:
-        return apply("less", self, other)
-
-    def __gt__(self, other: Tensor | float) -> Tensor:
-        return apply("less", other, self)
-
     def __le__(self, other: Tensor | float) -> Tensor:
-        return apply("less", self, other + 1)  # int32 only, so it is the same
+        return self < other + 1  # int32 only, so it is the same
 
     def __ge__(self, other: Tensor | float) -> Tensor:
-        return apply("less", other - 1, self)
-
-    def __and__(self, other: Tensor) -> Tensor:
-        return apply("both", self, other)
+        return self > other - 1
 
     def __eq__(self, other: object) -> bool:
         raise RecipeError("recipes have no == and !=", "positions compare with < <= > >=")
@@ -139,20 +118,14 @@ def apply(op: str, *operands: Tensor | float, over: str = "") -> Tensor:
     """
     if op not in OPS or OPS[op].kind not in _RECORDED:
         raise unknown_operator(op)
-    typed = _typed(op, operands)
-    builder, args = typed[0].builder, tuple(o.name for o in typed)
-    return _record(builder, Node(op, args, (_untyped(name_of(op, args, builder.types)),), over))
+    tensors = _typed(op, operands)
+    builder, args = tensors[0].builder, tuple(t.name for t in tensors)
+    name = builder.free_name(name_of(op, args, builder.types))
+    return Tensor(builder, builder.add(Node(op, args, (_scalar(name),), over)))
 
 
-def _untyped(name: str, dtype: DType = DType.FP32) -> Value:
-    """Return a scalar; the builder infers the type of everything but sources."""
+def _scalar(name: str, dtype: DType = DType.FP32) -> Value:
     return Value(name, TensorType((), dtype))
-
-
-def _record(builder: Builder, node: Node) -> Tensor:
-    value = Value(builder.free_name(node.name), node.out.type)
-    made = Node(node.op, node.args, (value,), over=node.over, value=node.value)
-    return Tensor(builder, builder.add(made))
 
 
 def _typed(op: str, operands: Sequence[Tensor | float]) -> list[Tensor]:
@@ -209,31 +182,29 @@ def _is_int32(operand: Tensor | float) -> bool:
 
 def _is_whole(x: Tensor) -> bool:
     """Say whether a value is int32, or can be: made of extents and whole numbers alone."""
-    if _is_int32(x):
-        return True
     node = x.node
-    if node.op == "const":
+    if node.op == "const" and not _is_int32(x):
         return node.value == round(node.value)
-    if node.op in _COUNTING:
+    if node.op in _COUNTING and not _is_int32(x):
         return all(_is_whole(Tensor(x.builder, a)) for a in node.args)
-    return node.op == "size"
+    return _is_int32(x) or node.op == "size"
 
 
 def _as_type(builder: Builder, x: Tensor | float, dtype: DType) -> Tensor:
     """Return an operand as a tensor; a value that `_is_whole` can be had as int32."""
     if not isinstance(x, Tensor):
-        return constant(builder, x, dtype)
+        return _constant(builder, x, dtype)
     if dtype is not DType.INT32 or x.type.dtype is dtype:
         return x
     node = x.node
     if node.op == "const":
-        return constant(builder, node.value, dtype)
+        return _constant(builder, node.value, dtype)
     if node.op == "size":
         return size(builder, node.over, dtype)
     return apply(node.op, *(_as_type(builder, Tensor(builder, a), dtype) for a in node.args))
 
 
-def constant(builder: Builder, value: float, dtype: DType) -> Tensor:
+def _constant(builder: Builder, value: float, dtype: DType) -> Tensor:
     """Return a number as a tensor, the same one for the same number."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
@@ -252,13 +223,14 @@ def constant(builder: Builder, value: float, dtype: DType) -> Tensor:
             return Tensor(builder, node.name)
     digits = f"{value:g}".replace(".", "_").replace("-", "m").replace("+", "")
     # 1 and 1.0000001 have the same few digits: names are made free
-    name = f"{'int' if dtype is DType.INT32 else 'const'}_{digits}"
-    return _record(builder, Node("const", (), (_untyped(name, dtype),), value=float(value)))
+    name = builder.free_name(f"{'int' if dtype is DType.INT32 else 'const'}_{digits}")
+    node = Node("const", (), (_scalar(name, dtype),), value=float(value))
+    return Tensor(builder, builder.add(node))
 
 
 def size(builder: Builder, dim: str, dtype: DType) -> Tensor:
     """Return the extent of a dim as a scalar, the same one for the same dim and type."""
     name = f"int_size_{dim}" if dtype is DType.INT32 else f"size_{dim}"
     if name not in builder.types:
-        builder.add(Node("size", (), (_untyped(name, dtype),), over=dim))
+        builder.add(Node("size", (), (_scalar(name, dtype),), over=dim))
     return Tensor(builder, name)

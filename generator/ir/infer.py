@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.ir.dtypes import DType, wider
@@ -87,13 +88,10 @@ def result_type(node: Node, args: Sequence[TensorType]) -> TensorType:
 
 def _elementwise_dtype(op: str, args: Sequence[TensorType], where: str) -> DType:
     dtypes = [a.dtype for a in args]
-    if op == "less":
-        return DType.BOOL
-    if op == "where":
-        if dtypes[0] is not DType.BOOL:
-            raise GraphError(f"{where}: the condition must be bool, not {dtypes[0].value}")
-        return wider(dtypes[1], dtypes[2])
-    return dtypes[0] if len(dtypes) == 1 else wider(dtypes[0], dtypes[1])
+    if op == "where" and dtypes[0] is not DType.BOOL:
+        raise GraphError(f"{where}: the condition must be bool, not {dtypes[0].value}")
+    choices = dtypes[1:] if op == "where" else dtypes
+    return DType.BOOL if op == "less" else reduce(wider, choices)
 
 
 def count(axis: Axis, extent: int) -> int:

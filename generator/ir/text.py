@@ -129,23 +129,19 @@ def to_text(graph: Graph, indent: str = "") -> str:
         if phase is not None and phase is not last:
             lines.append(f"{indent}{phase.value}:")
             last = phase
-        lines.append(indent + ("  " if phases else "") + _node_text(node))
+        lines.append(indent + ("  " if phases else "") + node_text(node))
         if node.body is not None and node.body.space is not None:
-            lines.append(f"{indent}    {_space_text(node.body.space)}")
+            cuts = [f"{a.name} cuts {a.dim} by {a.tile}" for a in node.body.space.axes]
+            for i, axis in enumerate(node.body.space.axes):
+                cuts[i] += " (partial sums)" if axis.reduced else ""
+            *grid, loop = cuts if node.body.space.loop else [*cuts, "no loop"]
+            lines.append(f"{indent}    grid: {', '.join(grid)}; {loop}")
             lines.append(to_text(node.body, indent + "    "))
     return "\n".join(lines)
 
 
-def _space_text(space: Space) -> str:
-    grid = ", ".join(
-        f"{a.name} cuts {a.dim} by {a.tile}" + (" (partial sums)" if a.reduced else "")
-        for a in space.grid
-    )
-    loop = f"loop cuts {space.loop.dim} by {space.loop.tile}" if space.loop else "no loop"
-    return f"grid: {grid}; {loop}"
-
-
-def _node_text(node: Node) -> str:
+def node_text(node: Node) -> str:
+    """Return a node with the types of its results: `y: fp32[M=4] = sum(x, over=K)`."""
     left = ", ".join(f"{v.name}: {v.type}" for v in node.outs)
     right = expression(node)
     if node.op == "thread" and node.body is not None:

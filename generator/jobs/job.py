@@ -1,6 +1,7 @@
-"""A search as a job: what it must offer, the key that its result is kept under, and its work.
+"""A search as a job: the key of its result, and the work on it, here or in a process of its own.
 
-Every executor runs `work`, here or elsewhere; what it does is told as messages.
+An executor is a function that yields the messages of a job's work, wherever that is done, until
+they end or all work is to stop; it is called by several threads at once.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import hashlib
 import multiprocessing
 import os
 import signal
+import sys
+import tempfile
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,7 +32,11 @@ from mirage_kernels.generator.search.sketch import Found
 
 # What a search's outcome depends on, below the generator's folder.
 SEARCH_CODE = ("ir", "meaning", "search", "target.py")
+LAST_LINES = 8
+POLL_SECONDS = 0.2  # between looks whether all work is to stop
 _SIGNAL_AT_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+_FORK = multiprocessing.get_context("fork")
+_starting = threading.Lock()
 Task = Callable[[], Found]  # finds the same whenever and wherever it runs
 
 
@@ -48,47 +57,45 @@ class TaskDone:
     seconds: float
 
 
-class Planned(NamedTuple):
-    """A round begins: the word for it, how many tasks it has, and how many are finished."""
+class Progressed(NamedTuple):
+    """How far a round is: the word for it, its tasks, those that are done, and the last of them."""
 
     name: str
     tasks: int
     done: int
+    last: TaskDone | None = None  # none where the round begins
 
 
-Message = Planned | TaskDone | Found | MirageError  # the last two end the work
-
-
-class Problem(Protocol):
-    """A search that can be pickled, and is made in rounds; each may build on those before."""
-
-    def identity(self) -> dict[str, Json]:
-        """Return everything that the outcome depends on, the version of the code included."""
-        ...
-
-    def next_round(self, earlier: Sequence[Sequence[Found]]) -> Round | None:
-        """Return the round after those whose results are known; None after the last."""
-        ...
-
-    def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
-        """Return the outcome from the results of all rounds, in the order of their tasks."""
-        ...
+Message = Progressed | Found | MirageError  # the last two end the work
 
 
 @dataclass(frozen=True)
-class Job:
-    """One search to make or to look up, with the name that a person knows it by."""
+class Job(ABC):
+    """One search to make or to look up, by the name that a person knows it by; can be pickled."""
 
     name: str
-    problem: Problem
+
+    @abstractmethod
+    def identity(self) -> dict[str, Json]:
+        """Return everything that the outcome depends on, the version of the code included."""
+
+    @abstractmethod
+    def next_round(self, earlier: Sequence[Sequence[Found]]) -> Round | None:
+        """Return the round after those whose results are known; None after the last."""
+
+    @abstractmethod
+    def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
+        """Return the outcome from the results of all rounds, in the order of their tasks."""
 
     @cached_property
     def key(self) -> str:
-        """The name of the result: a digest of all that it depends on.
+        """The name of the result; a worker gets the job with the key that was asked for."""
+        return key_of(self)
 
-        A worker gets the job with the key that was asked for.
-        """
-        return hashlib.sha256(msgspec.json.encode(self.problem.identity())).hexdigest()
+
+def key_of(job: Job) -> str:
+    """Return the digest of all that the outcome of a job depends on here."""
+    return hashlib.sha256(msgspec.json.encode(job.identity())).hexdigest()
 
 
 @cache
@@ -101,49 +108,57 @@ def code_digest(root: Path = Path(__file__).parents[1]) -> str:
     return total.hexdigest()
 
 
+Messages = Generator[Message, None, None]  # closing it ends the work
+# What does a job's unfinished tasks, in so many processes, unless all work is to stop.
+Executor = Callable[[Job, Sequence[TaskDone], int, threading.Event], Messages]
+
+_round_here: list[tuple[int, Sequence[Task]]] = []
+
+
+class WorkerLostError(Exception):
+    """The process that did a job ended before the job did."""
+
+    def __init__(self, how: str, words: str) -> None:
+        """Say how it ended, and below that the end of what it printed."""
+        lines = words.strip().splitlines()[-LAST_LINES:]
+        super().__init__("\n    ".join([f"{how}; its last words:", *lines]) if lines else how)
+
+
 def work(job: Job, finished: Sequence[TaskDone], processes: int) -> Iterator[Message]:
     """Do what is left of a job, message by message; an error of ours is the last message.
 
     The work of other sources is refused: a cluster may hold another version of them.
     """
     try:
-        if Job(job.name, job.problem).key != job.key:
+        if key_of(job) != job.key:
             raise JobError(
                 f"the worker's generator is another version than the one that asks for {job.name}",
                 "install the same version of mirage-kernels wherever workers run",
             )
         rounds: list[list[Found]] = []
-        while (this := job.problem.next_round(rounds)) is not None:
-            number = len(rounds)
-            known = {t.index: t.found for t in finished if t.round == number}
-            yield Planned(this.name, len(this.tasks), len(known))
+        while (this := job.next_round(rounds)) is not None:
+            known = {t.index: t.found for t in finished if t.round == len(rounds)}
+            yield Progressed(this.name, len(this.tasks), len(known))
             todo = [i for i in range(len(this.tasks)) if i not in known]
-            with closing(_run_tasks(number, this.tasks, todo, processes)) as messages:
+            _round_here[:] = [(len(rounds), this.tasks)]
+            with closing(_run_tasks(todo, processes)) as messages:
                 for task in messages:
-                    yield task
                     known[task.index] = task.found
+                    yield Progressed(this.name, len(this.tasks), len(known), task)
             rounds.append([known[i] for i in range(len(this.tasks))])
-        yield job.problem.merge(rounds)
+        yield job.merge(rounds)
     except MirageError as error:
         yield error
 
 
-def _run_tasks(
-    number: int, tasks: Sequence[Task], todo: Sequence[int], processes: int
-) -> Generator[TaskDone, None, None]:
-    """Run some tasks of a round, in any order; closing it ends those that still run."""
-    _round_here[:] = [(number, tasks)]
+def _run_tasks(todo: Sequence[int], processes: int) -> Generator[TaskDone, None, None]:
+    """Run some tasks of this round, in any order; closing it ends those that still run."""
     if processes == 1 or len(todo) < 2:
         yield from map(_run_task, todo)
         return
     others = set(multiprocessing.active_children())
     # Forked: the children share the tasks, and all that was read to make them.
-    pool = ProcessPoolExecutor(
-        min(processes, len(todo)),
-        mp_context=multiprocessing.get_context("fork"),
-        initializer=end_with,
-        initargs=(os.getpid(),),
-    )
+    pool = ProcessPoolExecutor(min(processes, len(todo)), _FORK, _end_with, (os.getpid(),))
     ended = False
     try:
         for future in as_completed([pool.submit(_run_task, index) for index in todo]):
@@ -156,16 +171,13 @@ def _run_tasks(
         pool.shutdown(wait=ended, cancel_futures=True)
 
 
-_round_here: list[tuple[int, Sequence[Task]]] = []
-
-
 def _run_task(index: int) -> TaskDone:
     number, tasks = _round_here[0]
     start = time.perf_counter()
     return TaskDone(number, index, tasks[index](), time.perf_counter() - start)
 
 
-def end_with(parent: int) -> None:
+def _end_with(parent: int) -> None:
     """End this process when its parent ends, which may be killed; interruptions are the parent's.
 
     Linux sends the signal.
@@ -174,3 +186,40 @@ def end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_SIGNAL_AT_DEATH_OF_PARENT, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before
         os._exit(1)
+
+
+def local(
+    job: Job, finished: Sequence[TaskDone], processes: int, stopping: threading.Event
+) -> Messages:
+    """Yield the messages of a worker process; raises WorkerLostError when it ends before them."""
+    with tempfile.TemporaryFile() as words:
+
+        def tell(parent: int) -> None:
+            """Do the work in a process of its own; what the search may print is no result."""
+            _end_with(parent)
+            for stream in (1, 2):
+                os.dup2(words.fileno(), stream)
+            sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+            for message in work(job, finished, processes):
+                told.send(message)
+
+        with _starting:  # so that no worker holds another one's end of a pipe open
+            messages, told = _FORK.Pipe(duplex=False)
+            process = _FORK.Process(target=tell, args=(os.getpid(),))
+            process.start()
+            told.close()
+        try:
+            with closing(messages):
+                while not stopping.is_set():
+                    if messages.poll(POLL_SECONDS):
+                        yield messages.recv()
+        except (EOFError, OSError) as error:  # the second one in the middle of a message
+            process.join()
+            code = process.exitcode or 0
+            killed = f"killed by {signal.Signals(-code).name}" if code < 0 else ""
+            words.seek(0)
+            said = words.read().decode(errors="replace")
+            raise WorkerLostError(killed or f"ended with exit code {code}", said) from error
+        finally:
+            process.kill()
+            process.join()

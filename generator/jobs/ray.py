@@ -17,13 +17,15 @@ import ray
 from ray.exceptions import RayError
 
 from mirage_kernels.generator.errors import MirageError, ToolchainError
-from mirage_kernels.generator.jobs.job import Job, Message, TaskDone, work
-from mirage_kernels.generator.jobs.local import (
+from mirage_kernels.generator.jobs.job import (
     POLL_SECONDS,
     Executor,
+    Job,
+    Message,
     Messages,
+    TaskDone,
     WorkerLostError,
-    with_last_lines,
+    work,
 )
 from mirage_kernels.generator.search.sketch import Found
 from mirage_kernels.generator.settings import quiet_ray
@@ -84,7 +86,7 @@ def on_ray(
                 yield message
     except (RayError, StopIteration) as error:
         ended = True
-        raise WorkerLostError(with_last_lines(type(error).__name__, str(error))) from error
+        raise WorkerLostError(type(error).__name__, str(error)) from error
     finally:
         if not ended:
             ray.cancel(messages, force=True)

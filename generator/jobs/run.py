@@ -10,13 +10,12 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from mirage_kernels.generator.errors import JobError, MirageError
-from mirage_kernels.generator.jobs.job import Job, Planned, TaskDone
-from mirage_kernels.generator.jobs.local import Executor, WorkerLostError, local
-from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.jobs.job import Executor, Job, Progressed, WorkerLostError, local
+from mirage_kernels.generator.jobs.store import Store, Unfinished
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.sketch import Found
 
@@ -74,20 +73,19 @@ def complete_all(jobs: Sequence[Job], shop: Workshop, progress: Progress) -> lis
     every = {job.key: job for job in jobs}
     outcomes = {key: made for key, job in every.items() if (made := shop.stored(job))}
     missing = [job for key, job in every.items() if key not in outcomes]
-    telling, shares = threading.Lock(), even_shares(shop.processes, len(missing))
+    telling = threading.Lock()
 
     def tell(event: Event) -> None:
         with telling:
             progress(event)
 
-    making = [
-        _Making(job, replace(shop, processes=share), tell)
-        for job, share in zip(missing, shares, strict=True)
-    ]
     with ThreadPoolExecutor(max(1, min(len(missing), shop.processes))) as pool:
-        futures = [pool.submit(one.complete) for one in making]
+        making = []
+        for i, job in enumerate(missing, start=1):
+            share = max(1, (shop.processes + len(missing) - i) // len(missing))
+            making.append(pool.submit(_Making(job, shop, share, tell).complete))
         try:
-            outcomes |= {f.result().job.key: f.result() for f in as_completed(futures)}
+            outcomes |= {f.result().job.key: f.result() for f in as_completed(making)}
         except BaseException:
             shop.stopping.set()
             pool.shutdown(cancel_futures=True)
@@ -95,35 +93,29 @@ def complete_all(jobs: Sequence[Job], shop: Workshop, progress: Progress) -> lis
     return [outcomes[job.key] for job in jobs]
 
 
-def even_shares(processes: int, jobs: int) -> list[int]:
-    """Return how many of the processes each job gets: one at least."""
-    return [max(1, (processes + i) // jobs) for i in reversed(range(jobs))]
-
-
 @dataclass
 class _Making:
-    """One job being made: what its workers have told so far."""
+    """One job being made, in its share of the processes."""
 
     job: Job
     shop: Workshop
+    processes: int
     progress: Progress
-    finished: list[TaskDone] = field(default_factory=list)
-    round: Planned = field(default_factory=lambda: Planned("", 0, 0))
+    round: Progressed = field(default=Progressed("", 0, 0))
 
     def complete(self) -> Outcome:
         """Have the job made, unless another process makes it meanwhile."""
-        with self.shop.store.claim(self.job.key, waiting=self._wait):
+        with self.shop.store.claim(self.job.key, waiting=self._wait) as unfinished:
             # The process that worked on it may have finished it.
             outcome = self.shop.stored(self.job)
             if outcome is not None:
                 return outcome
             if self.shop.fresh:
-                self.shop.store.forget_tasks(self.job.key)
-            self.finished = self.shop.store.tasks(self.job.key)
-            origin = Origin.RESUMED if self.finished else Origin.NEW
+                unfinished.forget()
             self._tell("cutting it into tasks")
-            outcome = self._outcome(origin)
-            self.round = Planned("", *[max(1, self.round.tasks)] * 2)
+            outcome = self._outcome(unfinished)
+            every = max(1, self.round.tasks)
+            self.round = Progressed("", every, every)
             self._tell("FAILED" if outcome.failure else "done")
             return outcome
 
@@ -132,43 +124,39 @@ class _Making:
         if self.shop.stopping.is_set():
             raise StoppedError
 
-    def _outcome(self, origin: Origin) -> Outcome:
+    def _outcome(self, unfinished: Unfinished) -> Outcome:
         """Return the outcome of the job, made by another worker where one is lost."""
-        last = ""
+        job, last = self.job, ""
+        origin = Origin.RESUMED if unfinished.tasks else Origin.NEW
         for lost in range(ATTEMPTS):
             try:
-                found = self._attempt()
+                found = self._attempt(unfinished)
             except WorkerLostError as error:
                 last = str(error)
                 self._tell("a worker was lost: another takes over")
                 continue
             if isinstance(found, MirageError):
-                return Outcome(self.job, Origin.FAILED, lost=lost, failure=found)
-            seconds = round(sum(task.seconds for task in self.finished), 2)
-            self.shop.store.keep(self.job, found, seconds)
-            return Outcome(self.job, origin, found, seconds, lost)
+                return Outcome(job, Origin.FAILED, lost=lost, failure=found)
+            return Outcome(job, origin, found, unfinished.finish(job, found), lost)
         failure = JobError(
-            f"search job {self.job.name} lost {ATTEMPTS} workers in a row, the last one {last}",
+            f"search job {job.name} lost {ATTEMPTS} workers in a row, the last one {last}",
             "what is finished is kept: the same command goes on from there",
         )
-        return Outcome(self.job, Origin.FAILED, lost=ATTEMPTS, failure=failure)
+        return Outcome(job, Origin.FAILED, lost=ATTEMPTS, failure=failure)
 
-    def _attempt(self) -> Found | MirageError:
+    def _attempt(self, unfinished: Unfinished) -> Found | MirageError:
         """Return the outcome of the search, or what its worker says is wrong with it."""
-        shop, job = self.shop, self.job
-        told = shop.executor(job, tuple(self.finished), shop.processes, shop.stopping)
+        shop, finished = self.shop, tuple(unfinished.tasks)
+        told = shop.executor(self.job, finished, self.processes, shop.stopping)
         with closing(told) as messages:
             for message in messages:
                 if isinstance(message, Found | MirageError):
                     return message
-                if isinstance(message, Planned):
-                    self.round = message
-                else:
-                    shop.store.keep_task(job.key, message)
-                    self.finished.append(message)
-                    self.round = self.round._replace(done=self.round.done + 1)
-                if self.round.done < self.round.tasks:  # only the end has all tasks done
-                    self._tell(self.round.name)
+                self.round = message
+                if message.last is not None:
+                    unfinished.add(message.last)
+                if message.done < message.tasks:  # only the end has all tasks done
+                    self._tell(message.name)
         raise StoppedError
 
     def _tell(self, words: str) -> None:

@@ -67,16 +67,15 @@ class Ratio:
     scale: int = 1
 
     def __add__(self, other: Ratio) -> Ratio:
-        scale = lcm(self.scale, other.scale)
-        mine = self.top.times(scale // self.scale) * other.bottom
-        theirs = other.top.times(scale // other.scale) * self.bottom
-        return Ratio(mine + theirs, self.bottom * other.bottom, scale)
+        scale, mine, theirs = _over_one_scale(self.scale, other.scale)
+        top = self.top.times(mine) * other.bottom + other.top.times(theirs) * self.bottom
+        return Ratio(top, self.bottom * other.bottom, scale)
 
     def either(self, other: Ratio) -> Ratio:
         """Return the size of what may be one or the other."""
-        scale = lcm(self.scale, other.scale)
-        mine, theirs = (r.top.times(scale // r.scale) for r in (self, other))
-        return Ratio(mine.either(theirs), self.bottom.either(other.bottom), scale)
+        scale, mine, theirs = _over_one_scale(self.scale, other.scale)
+        top = self.top.times(mine).either(other.top.times(theirs))
+        return Ratio(top, self.bottom.either(other.bottom), scale)
 
 
 @dataclass(frozen=True)
@@ -102,30 +101,20 @@ class Terms:
 
     def __mul__(self, other: Terms) -> Terms:
         count = min(self.count * other.count, BEYOND)
-        most = self.most * other.most
-        tied = self.tied if other.tied is None else other.tied
+        most, tied = self.most * other.most, self.tied if other.tied is None else other.tied
         if self.tied is not None and other.tied is not None:
             most, tied = count, frozenset()  # v and w^a v + w^b u make two terms with u v
-        return Terms(
-            self.coefficient * other.coefficient,
-            count,
-            self.exponent + other.exponent,
-            self.varies | other.varies,
-            min(most, count),
-            tied,
-        )
+        coefficient, exponent = self.coefficient * other.coefficient, self.exponent + other.exponent
+        varies = self.varies | other.varies
+        return Terms(coefficient, count, exponent, varies, min(most, count), tied)
 
     def __add__(self, other: Terms) -> Terms:
         plain = self.plain and other.plain
         count = min(self.count + other.count, 1 if plain else BEYOND)
-        return Terms(
-            self.coefficient + other.coefficient,
-            count,
-            self.exponent.either(other.exponent),
-            self.varies | other.varies,
-            min(self.most + other.most, count),
-            None if self.tied is None and other.tied is None else frozenset(),
-        )
+        tied = None if self.tied is None and other.tied is None else frozenset[str]()
+        coefficient, most = self.coefficient + other.coefficient, min(self.most + other.most, count)
+        exponent = self.exponent.either(other.exponent)
+        return Terms(coefficient, count, exponent, self.varies | other.varies, most, tied)
 
     def either(self, other: Terms) -> Terms:
         """Return the size of what may be one or the other, element by element."""
@@ -134,14 +123,10 @@ class Terms:
             tied = other.tied  # 0 has no monomials that could meet
         elif not other.count:
             tied = self.tied
-        return Terms(
-            self.coefficient.either(other.coefficient),
-            max(self.count, other.count),
-            self.exponent.either(other.exponent),
-            self.varies | other.varies,
-            max(self.most, other.most),
-            tied,
-        )
+        count, most = max(self.count, other.count), max(self.most, other.most)
+        coefficient = self.coefficient.either(other.coefficient)
+        exponent = self.exponent.either(other.exponent)
+        return Terms(coefficient, count, exponent, self.varies | other.varies, most, tied)
 
     def times(self, factor: int) -> Terms:
         """Return the size of the sum times a whole number."""
@@ -152,12 +137,9 @@ class Terms:
         repeated = length if coordinate in self.varies else 1
         count = min(self.count * repeated, BEYOND)
         apart = self.tied is not None and coordinate in self.tied
-        return replace(
-            self.moved(lambda c: c - {coordinate}),
-            coefficient=self.coefficient.times(length),
-            count=count,
-            most=self.most if apart else min(self.most * repeated, count),
-        )
+        most = self.most if apart else min(self.most * repeated, count)
+        left = self.moved(lambda c: c - {coordinate}).times(length)
+        return replace(left, count=count, most=most)
 
     def moved(self, to: Move) -> Terms:
         """Return the same terms along other coordinates."""
@@ -166,8 +148,7 @@ class Terms:
 
     def to_the(self, power: int) -> Terms:
         """Return the size of the product of so many sums like this one."""
-        result = Terms()
-        square = self
+        result, square = Terms(), self
         while power:
             if power & 1:
                 result = result * square
@@ -218,15 +199,9 @@ class Fraction:
 
     def moved(self, to: Move, along: Extents, *, prefix: str = "") -> Fraction:
         """Return the same element along other coordinates, its calls by other names."""
-        return replace(
-            self,
-            top=self.top.moved(to),
-            bottom=self.bottom.moved(to),
-            along=along,
-            below=to(self.below),
-            calls={prefix + n: replace(c, along=to(c.along)) for n, c in self.calls.items()},
-            exact=False,
-        )
+        top, bottom = self.top.moved(to), self.bottom.moved(to)
+        calls = {prefix + n: replace(c, along=to(c.along)) for n, c in self.calls.items()}
+        return Fraction(top, bottom, self.scale, along, to(self.below), calls)
 
     def joined(self, other: Fraction, top: Terms, bottom: Terms, scale: int) -> Fraction:
         """Return a fraction that varies where two do and depends on the calls of both."""
@@ -237,9 +212,8 @@ class Fraction:
 
     def cross(self, other: Fraction) -> Terms:
         """Return the numerator of the sum or difference over a common denominator."""
-        scale = lcm(self.scale, other.scale)
-        mine = (self.top * other.bottom).times(scale // self.scale)
-        return mine + (other.top * self.bottom).times(scale // other.scale)
+        _, mine, theirs = _over_one_scale(self.scale, other.scale)
+        return self.top.times(mine) * other.bottom + other.top.times(theirs) * self.bottom
 
     def __add__(self, other: Fraction) -> Fraction:
         scale = lcm(self.scale, other.scale)
@@ -256,22 +230,21 @@ class Fraction:
         made = self.joined(other, top, self.bottom * other.top, self.scale)
         return replace(made, below=made.below | frozenset(other.along))
 
-    @property
-    def exponent(self) -> Ratio:
-        """What the fraction is in an exponent."""
-        return Ratio(self.top.coefficient, self.bottom.coefficient, self.scale)
+    def power(self, *, twice: bool = False) -> Fraction:
+        """Return w to this element, or to the difference of two such elements."""
+        exponent = Ratio(self.top.coefficient, self.bottom.coefficient, self.scale)
+        exponent = exponent + exponent if twice else exponent
+        return Fraction(Terms(exponent=exponent, varies=frozenset(self.along)), along=self.along)
 
     def exp(self) -> Fraction:
         """Return the power that it is the exponent of; raises VerifyError for powers of powers."""
         if not (self.top.plain and self.bottom.plain):
             raise VerifyError("exp of a value that depends on another exp has no failure bound")
-        power = Terms(exponent=self.exponent, varies=frozenset(self.along))
-        return Fraction(power, along=self.along, calls=self.calls)
+        return replace(self.power(), calls=self.calls)
 
     def rescaled(self, peak: Fraction) -> Fraction:
         """Return the value times one power: exp(peak - another peak)."""
-        factor = Terms(exponent=peak.exponent + peak.exponent, varies=frozenset(peak.along))
-        return self * Fraction(factor, along=peak.along)
+        return self * peak.power(twice=True)
 
     def called(self, function: str, name: str) -> Fraction:
         """Return a random function of it; calls of one `name` with equal arguments are one call."""
@@ -296,6 +269,12 @@ class Fraction:
         return self.moved(lambda coordinates: coordinates - {coordinate}, along)
 
 
+def _over_one_scale(a: int, b: int) -> tuple[int, int, int]:
+    """Return the least common multiple of two scales, and what it is of each."""
+    scale = lcm(a, b)
+    return scale, scale // a, scale // b
+
+
 def _merged(a: Mapping[str, Call], b: Mapping[str, Call]) -> dict[str, Call]:
     calls = {**b, **a}
     for name in a.keys() & b.keys():
@@ -316,12 +295,6 @@ def variable(along: Extents, *, tied: bool = False) -> Fraction:
     return Fraction(Terms(VARIABLE, tied=ties), along=along)
 
 
-def maximum(a: Fraction, b: Fraction, name: str) -> Fraction:
-    """Return the random function of two numbers in any order: f(f(a) + f(b))."""
-    first, second = (x.called("max", f"{name}.{i}") for i, x in enumerate((a, b)))
-    return (first + second).called("max", name)
-
-
 def mask(*args: Fraction) -> Fraction:
     """Return a truth value that depends on positions and lengths."""
     return number(1, {c: n for a in args for c, n in a.along.items()})
@@ -331,9 +304,8 @@ def where(condition: Fraction, a: Fraction, b: Fraction) -> Fraction:
     """Return a choice between two values, element by element."""
     if not a.top.count or not b.top.count:  # 0 has any denominator
         a = b = a if a.top.count else b
-    scale = lcm(a.scale, b.scale)
-    mine, theirs = (x.top.times(scale // x.scale) for x in (a, b))
-    top, along = mine.either(theirs), frozenset(condition.along)
+    scale, mine, theirs = _over_one_scale(a.scale, b.scale)
+    top, along = a.top.times(mine).either(b.top.times(theirs)), frozenset(condition.along)
     if not top.plain:
         top = replace(top, varies=top.varies | along)
     joined = a.joined(b, top, a.bottom.either(b.bottom), scale)

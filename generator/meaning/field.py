@@ -179,19 +179,14 @@ def matmul_mod(a: Int, b: Int, modulus: int) -> Int:
     if a.size > b.size:
         turned = matmul_mod(b.swapaxes(-1, -2), a.swapaxes(-1, -2), modulus)
         return np.asarray(turned.swapaxes(-1, -2))
-    depth = a.shape[-1]
-    pieces = (slice(i, i + _DEPTH) for i in range(0, depth, _DEPTH))
-    total = sum(_matmul_exact(a[..., i], b[..., i, :], modulus) for i in pieces)
+    # In float64: `a` in limbs of 11 bits and pieces of the depth, so that sums stay exact.
+    mask, total = 2**_LIMB - 1, np.int64(0)
+    limbs = np.concatenate((a >> 2 * _LIMB, a >> _LIMB & mask, a & mask), -2).astype(np.float64)
+    for i in range(0, a.shape[-1], _DEPTH):
+        product = limbs[..., i : i + _DEPTH] @ b[..., i : i + _DEPTH, :].astype(np.float64)
+        high, middle, low = np.split(product.astype(np.int64) % modulus, 3, -2)
+        total = total + (((high << _LIMB) + middle) % modulus << _LIMB) + low
     return np.asarray(total % modulus)
-
-
-def _matmul_exact(a: Int, b: Int, modulus: int) -> Int:
-    """Return a @ b mod modulus in float64: `a` in limbs of 11 bits, so that sums stay exact."""
-    mask = 2**_LIMB - 1
-    limbs = (a >> 2 * _LIMB, a >> _LIMB & mask, a & mask)
-    product = np.concatenate(limbs, -2).astype(np.float64) @ b.astype(np.float64)
-    high, middle, low = np.split(product.astype(np.int64) % modulus, 3, -2)
-    return np.asarray((((high << _LIMB) + middle) % modulus << _LIMB) + low)
 
 
 def scramble(x: Int, key: int) -> Int:

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from mirage_kernels.generator.ir import DType, Node
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.meaning.arrays import Arithmetic, Part, Parts
 
 Real = npt.NDArray[np.floating]
@@ -28,10 +28,6 @@ def _one(function: Callable[..., Part]) -> Callable[..., Parts]:
             return (function(*(o[0] for o in operands)),)
 
     return apply
-
-
-def _sum(x: Parts, axis: int) -> Parts:
-    return _one(partial(np.sum, axis=axis))(x)
 
 
 def _decay(old: Parts, new: Parts) -> Parts:
@@ -69,7 +65,7 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
 FLOAT64 = Arithmetic(
     "float64",
     ELEMENTWISE,
-    total=_sum,
+    total=lambda x, axis: _one(partial(np.sum, axis=axis))(x),
     matmul=_one(np.matmul),
     number=lambda data: (np.asarray(data, np.float64),),
     peak=lambda x, axis, seed: (np.max(x[0], axis=axis, initial=-np.inf),),
@@ -78,10 +74,10 @@ FLOAT64 = Arithmetic(
 )
 
 
-def round_to(x: Real, dtype: DType) -> npt.NDArray[np.float32]:
+def round_to(x: Part, dtype: DType) -> npt.NDArray[np.float32]:
     """Return `x` rounded to the values that `dtype` can hold, as float32."""
-    wide = np.asarray(x, np.float32)
     with np.errstate(over="ignore"):
+        wide = np.asarray(x, np.float32)
         if dtype is DType.FP16:
             return wide.astype(np.float16).astype(np.float32)
     if dtype is not DType.BF16:
@@ -91,22 +87,13 @@ def round_to(x: Real, dtype: DType) -> npt.NDArray[np.float32]:
     return np.where(np.isfinite(wide), nearest_even.view(np.float32), wide)
 
 
-def _finish_stored(node: Node, parts: Parts) -> Parts:
-    with np.errstate(over="ignore"):
-        return (round_to(np.asarray(parts[0], np.float32), node.out.type.dtype),)
-
-
-def _wide(x: Parts) -> Parts:
-    return (np.asarray(x[0], np.float64),)
-
-
 # Sums are made in float64 and rounded to fp32 once: the order in which a machine adds must not
 # show in the errors that records hold.
 STORAGE = replace(
     FLOAT64,
     name="storage",
-    total=lambda x, axis: _sum(_wide(x), axis),
-    matmul=lambda a, b: FLOAT64.matmul(_wide(a), _wide(b)),
+    total=lambda x, axis: FLOAT64.total(FLOAT64.number(x[0]), axis),
+    matmul=lambda a, b: FLOAT64.matmul(FLOAT64.number(a[0]), FLOAT64.number(b[0])),
     number=lambda data: (np.asarray(data, np.float32),),
-    finish=_finish_stored,
+    finish=lambda node, parts: (round_to(parts[0], node.out.type.dtype),),
 )

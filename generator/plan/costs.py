@@ -11,11 +11,7 @@ from functools import cached_property
 from math import ceil, prod
 
 from mirage_kernels.generator.ir import Graph, Node, Phase, TensorType, count, phases_of
-from mirage_kernels.generator.plan.hardware import (
-    WAVEFRONT_BYTES,
-    HardwareParameters,
-    hardware,
-)
+from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES, HardwareParameters, hardware
 from mirage_kernels.generator.plan.layouts import (
     LINE_TILE,
     VECTOR_BYTES,
@@ -30,7 +26,7 @@ from mirage_kernels.generator.plan.layouts import (
 from mirage_kernels.generator.target import Target
 
 SIMPLE = ("neg", "square", "relu", "add", "sub", "mul", "max", "less", "both", "where")
-PAIRED = ("add", "sub", "mul")  # two 2-byte values at a time (csrc/tile/elementwise.cuh)
+PAIRED = ("add", "sub", "mul")  # two 2-byte values at a time (csrc/tile/math/elementwise.cuh)
 MMA_M, MMA_N, MMA_K = 16, 8, 16  # m16n8k16, PTX ISA
 TMA_TILE_ROWS = 256  # of a tensor copy at most, PTX ISA
 SECTOR_BYTES = 32  # what device memory and L2 move at least, CUDA C++ Programming Guide
@@ -174,13 +170,12 @@ class Block:
             each = each / 2 if op in PAIRED else each + hw.convert_cycles / 2
         return self.elements(layout, each)
 
-    def contract(self, m_side: Fragment, n_side: Fragment, over: str, batch: int) -> Cost:
+    def contract(self, m_side: Fragment, n_side: Fragment, over: str) -> Cost:
         """Return the cost of a product on the tensor cores."""
         tile, hw = self.tile, self.hardware
         warp_dim = m_side.warp_dim or n_side.warp_dim
-        m, n = (-(-tile.extent(side.rows, warp_dim) // batch) for side in (m_side, n_side))
-        depth = tile.extent((over,), warp_dim)
-        count = tile.warps * batch * ceil(m / MMA_M) * ceil(n / MMA_N) * ceil(depth / MMA_K)
+        m, n, k = (tile.extent(d, warp_dim) for d in (m_side.rows, n_side.rows, (over,)))
+        count = tile.warps * ceil(m / MMA_M) * ceil(n / MMA_N) * ceil(k / MMA_K)
         return Cost(tensor=count * hw.mma_cycles, issue=count * hw.simple_cycles)
 
     def load(self, fragment: Fragment, stored: Stored, width: int) -> Cost:

@@ -70,10 +70,10 @@ def fragments_of(block: Block, lanes: Sequence[Lanes]) -> tuple[Fragment, ...]:
 
     for node in block.body.of("contract"):
         over = (node.over,) if block.tile.extents[node.over] > 1 else ()
-        both = operand_rows(block, node) or ()
-        for own, other in (both, both[::-1]) if both else ():
+        both = operand_rows(block, node)
+        for own, other in (both, both[::-1]) if set(both[0]) != set(both[1]) else ():
             add(lanes, own, over)
-            add((Lanes.MMA,), own, tuple(d for d in other if d not in own))
+            add((Lanes.MMA,), own, other)
     covered = [set(f.dims) for f in found]
     for node in block.body.nodes:
         dims = block.dims(node.name) if node.op != "output" else ()
@@ -82,13 +82,10 @@ def fragments_of(block: Block, lanes: Sequence[Lanes]) -> tuple[Fragment, ...]:
     return tuple(found)
 
 
-def operand_rows(block: Block, node: Node) -> tuple[Dims, Dims] | None:
-    """Return the rows of a contraction's operands; None where they are the same dims.
-
-    Dims of both operands that stay are a batch: they belong to the rows of both.
-    """
+def operand_rows(block: Block, node: Node) -> tuple[Dims, Dims]:
+    """Return the rows of a contraction's operands."""
     first, second = (tuple(d for d in block.dims(a) if d != node.over) for a in node.args)
-    return None if set(first) == set(second) else (first, second)
+    return first, second
 
 
 class Implementations:
@@ -136,7 +133,7 @@ class Implementations:
         """
         block, name = self.block, node.name
         every = dict.fromkeys(d for a in node.args for d in block.dims(a))
-        dims, result = tuple(every) or block.dims(name), block.dims(name)
+        dims, result = tuple(every), block.dims(name)
         summed = node.over in every
         layouts = self.fitting(node, dims if summed else result)
         within_a_warp = [f for f in layouts if summed and f.lanes is not Lanes.STRIPED]
@@ -154,15 +151,15 @@ class Implementations:
                 cost = self.often(name, block.simple(whole) + product_cost)
                 cost += shuffles.times(block.rounds if once else block.times(name))
             else:
-                op = node.op if node.args else "add"
-                cost = self.often(name, block.map(op, whole, block.width(name)))
+                cost = self.often(name, block.map(node.op, whole, block.width(name)))
             needs = tuple((a, layout.of(block.dims(a))) for a in node.args)
             yield Implementation(name, needs, (layout.of(result, own),), cost)
 
     def contract(self, node: Node) -> Iterator[Implementation]:
         """Yield products on the tensor cores, one for each dim to partition over the warps."""
         block, over = self.block, node.over
-        if operand_rows(block, node) is None:
+        rows = operand_rows(block, node)
+        if set(rows[0]) == set(rows[1]):
             yield from self.aligned(node)
             return
         dynamic = {d.name for t in block.types.values() for d in t.dims if d.dynamic}
@@ -170,9 +167,7 @@ class Implementations:
         pairs.sort(key=lambda pair: bool(dynamic & ({*block.dims(pair[0])} - {over})))
         for lanes, sides in product(self.offered.lanes, pairs[: 1 + self.offered.any_m_side]):
             depth = tuple(d for d in block.dims(sides[0]) if d == over)  # none if of extent 1
-            m_rows, n_rows = (tuple(d for d in block.dims(a) if d != over) for a in sides)
-            batch = set(m_rows) & set(n_rows)
-            columns = tuple(d for d in n_rows if d not in batch)
+            m_rows, n_rows = rows if sides == node.args else rows[::-1]
             every = tuple(dict.fromkeys((*depth, *m_rows, *n_rows)))
             warp_dims = every if self.offered.any_warp_dim else depth or every
             for warp_dim in warp_dims or ("",):
@@ -180,9 +175,9 @@ class Implementations:
                     Fragment(lanes, rows, depth, warp_dim).of((*rows, *depth))
                     for rows in (m_rows, n_rows)
                 )
-                made = Fragment(Lanes.MMA, m_rows, columns, warp_dim)
+                made = Fragment(Lanes.MMA, m_rows, n_rows, warp_dim)
                 made = made.of(made.dims, over if warp_dim == over else "")
-                cost = self.often(node.name, block.contract(m, n, over, block.tile.extent(batch)))
+                cost = self.often(node.name, block.contract(m, n, over))
                 needs = tuple(zip(sides, (m, n), strict=True))
                 yield Implementation(node.name, needs, (made,), cost)
 
@@ -209,7 +204,6 @@ class Implementations:
             yield Implementation(node.name, (), (UNIFORM,), Cost())
             return
         if node.op != "input":
-            yield from self.aligned(node)  # positions: counted where they are wanted
             return
         type_ = self.block.tensor(node.name)
         last, width = type_.dims[-1], type_.dtype.bytes
@@ -268,25 +262,20 @@ class Implementations:
         for source, goal in product(self.made[value], goals):
             if goal.partial or goal == source:
                 continue
-            if isinstance(source, Stored):
-                yield from self.load(value, source, goal)
-            else:
+            if isinstance(source, Fragment):
                 yield self.exchange(value, source, goal)
+            elif set(source.order) == set(goal.dims) and source.warp_dim in ("", goal.warp_dim):
+                width = self.block.width(value)
+                cost = self.often(value, self.block.load(goal, source, width))
+                cost += Cost(registers=self.block.tile.registers(goal, width))
+                waits = not source.warp_dim and source.copy not in TRACKED
+                barriers = (self.barrier(value, "copies"),) if waits else ()
+                yield Implementation(value, ((value, source),), (goal,), cost, barriers)
 
-    def barrier(self, value: str, after: object) -> Latency:
+    def barrier(self, value: str, after: str) -> Latency:
         """Return a barrier of the loop or around it; values of one depth share theirs."""
         cycles = self.hw.barrier_cycles * self.block.times(value)
         return (f"barrier after {after}, {self.block.phases[value].value}", cycles)
-
-    def load(self, value: str, stored: Stored, goal: Fragment) -> Iterator[Implementation]:
-        own_part = not stored.warp_dim or stored.warp_dim == goal.warp_dim
-        if set(stored.order) == set(goal.dims) and own_part:
-            width = self.block.width(value)
-            cost = self.often(value, self.block.load(goal, stored, width))
-            cost += Cost(registers=self.block.tile.registers(goal, width))
-            waits = not stored.warp_dim and stored.copy not in TRACKED
-            barriers = (self.barrier(value, "copies"),) if waits else ()
-            yield Implementation(value, ((value, stored),), (goal,), cost, barriers)
 
     def exchange(self, value: str, source: Fragment, goal: Fragment) -> Implementation:
         """Return the conversion through shared memory, rows or columns the faster dims there."""

@@ -79,6 +79,11 @@ class Solution:
     conversions: tuple[Implementation, ...]
     cycles: float
 
+    def layouts(self, value: str) -> tuple[ValueLayout, ...]:
+        """Return every layout that a value takes, in the order in which it takes them."""
+        converted = (c.makes for c in self.conversions if c.value == value)
+        return (*self.operators[value].makes, *chain(*converted))
+
 
 def solve(problem: Problem) -> Solution:
     """Return the cheapest choice; of equally cheap ones the first in the order given.
@@ -102,21 +107,19 @@ def _possible(problem: Problem) -> Problem:
         for name, found in operators.items():
             operators[name] = tuple(i for i in found if every.issuperset(i.needs))
             if not operators[name]:
-                raise PlanError(_lacking(name, found, every))
+                if not found:
+                    raise PlanError(f"no layout of {name}: nothing that is offered implements it")
+                missing = next(placed for placed in found[0].needs if placed not in every)
+                others = sorted(str(layout) for value, layout in every if value == missing[0])
+                raise PlanError(
+                    f"no layout of {name}: it takes {missing[0]} in {missing[1]}, "
+                    f"which is made in {'; '.join(others) or 'no layout'}"
+                )
         wanted = {placed for i in chain(*operators.values()) for placed in i.needs}
         conversions = tuple(
             c for c in conversions if own.issuperset(c.needs) and wanted.intersection(c.placed)
         )
     return replace(problem, operators=operators, conversions=conversions)
-
-
-def _lacking(name: str, found: Sequence[Implementation], made: set[Placed]) -> str:
-    if not found:
-        return f"no layout of {name}: nothing that is offered implements it"
-    missing = next(placed for placed in found[0].needs if placed not in made)
-    others = [str(layout) for value, layout in made if value == missing[0]]
-    there = "; ".join(sorted(others)) or "no layout"
-    return f"no layout of {name}: it takes {missing[0]} in {missing[1]}, which is made in {there}"
 
 
 class _Program:

@@ -7,12 +7,10 @@ Tensors in device memory lie as their types say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.costs import Block
 from mirage_kernels.generator.plan.implementations import Implementations, Offered
@@ -37,29 +35,11 @@ WRITTEN = Offered(
 
 @dataclass(frozen=True)
 class Setup:
-    """What layouts are planned for beside the muGraph; no sizes: `default_sizes`."""
+    """What layouts are planned for beside the muGraph."""
 
     on: Target
-    sizes: Mapping[str, int] | None = None
     warps: int = 8
     offered: Offered = EVERYTHING
-
-
-@dataclass(frozen=True)
-class LayoutPlan:
-    """The layouts of all values of a kernel."""
-
-    block: Block
-    solution: Solution
-
-    def layouts(self, value: str) -> tuple[ValueLayout, ...]:
-        """Return every layout that a value takes, in the order in which it takes them."""
-        converted = (c.makes for c in self.solution.conversions if c.value == value)
-        return (*self.solution.operators[value].makes, *chain(*converted))
-
-    def m_side(self, product: str) -> str:
-        """Return the operand of a product that takes the M side of the tensor cores."""
-        return self.solution.operators[product].needs[0][0]
 
 
 @lru_cache(maxsize=64)
@@ -68,45 +48,28 @@ def require_layouts(graph: Graph, arch: str) -> None:
     plan_layouts(graph, Setup(target(arch), offered=WRITTEN))
 
 
-def plan_layouts(graph: Graph, setup: Setup) -> tuple[LayoutPlan, ...]:
-    """Return the cheapest layouts of the values of each kernel of a muGraph.
+def plan_layouts(graph: Graph, setup: Setup) -> Solution:
+    """Return the cheapest layouts of the values of a muGraph with one kernel.
 
     Raises PlanError, with the operator and what it lacks, where what is offered does not suffice.
     """
-    blocks = blocks_of(graph, setup)
-    if not blocks:
-        raise PlanError("the muGraph has no kernel of its own, there is nothing to plan")
-    return tuple(LayoutPlan(b, solve(problem_of(b, setup.offered))) for b in blocks)
+    return solve(problem_of(graph, setup))
 
 
-def blocks_of(graph: Graph, setup: Setup) -> list[Block]:
-    """Return the kernels of a muGraph."""
+def problem_of(graph: Graph, setup: Setup) -> Problem:
+    """Return the 0/1 problem of the layouts of a muGraph's kernel."""
+    (node,) = graph.blocks
+    assert node.body is not None
+    assert node.body.space is not None
     types = {name: value.type for name, value in graph.values.items()}
-    sizes = default_sizes(graph) if setup.sizes is None else setup.sizes
-    return [
-        Block(node, without_threads(node.body), types, sizes, setup.warps, setup.on)
-        for node in graph.blocks
-        if node.body is not None
-    ]
-
-
-def default_sizes(graph: Graph) -> dict[str, int]:
-    """Return extents to plan for: dims as large as they get, but one tile of dynamic grid dims."""
-    dims = [d for v in graph.values.values() for d in v.type.dims]
-    sizes = {d.name: d.size for d in dims}
-    dynamic = {d.name for d in dims if d.dynamic}
-    for node in graph.blocks:
-        assert node.body is not None
-        assert node.body.space is not None
-        for axis in node.body.space.grid:
-            if axis.dim in dynamic and not axis.reduced:
-                sizes[axis.dim] = min(sizes[axis.dim], axis.tile)
-    return sizes
-
-
-def problem_of(block: Block, offered: Offered) -> Problem:
-    """Return the 0/1 problem of a kernel's layouts."""
-    rules = Implementations(block, offered)
+    # Dims as large as they get, but one tile of dynamic grid dims.
+    dims = {d.name: d for t in types.values() for d in t.dims}
+    sizes = {name: d.size for name, d in dims.items()}
+    for axis in node.body.space.grid:
+        if dims[axis.dim].dynamic and not axis.reduced:
+            sizes[axis.dim] = min(sizes[axis.dim], axis.tile)
+    block = Block(node, without_threads(node.body), types, sizes, setup.warps, setup.on)
+    rules = Implementations(block, setup.offered)
     operators = {n.name: rules.of(n) for n in block.body.nodes}
     wanted: dict[str, list[ValueLayout]] = {}
     for value, layout in chain(*(i.needs for made in operators.values() for i in made)):

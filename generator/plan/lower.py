@@ -51,10 +51,21 @@ def tile_program(recipe: str, graph: Graph, arch: str = "sm_90a") -> TileProgram
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
     program = _Lowering(recipe, graph).program()
-    if not program.loop:
-        return program
-    require_layouts(graph, arch)
-    return with_barriers(program)
+    if program.loop:
+        require_layouts(graph, arch)
+    return program
+
+
+def _waiting(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+    """Return a group of statements with a barrier of the block before it.
+
+    A barrier is needed where a value goes through shared memory from one thread to another, and
+    before the bytes it lay in are written anew. Warps read nothing but their own parts of a tile,
+    hence there is none in the loop. Their sums lie where the pipeline's stages were; stages of
+    [inner, tokens] elements add them up, products multiply those, and the epilogue reads the sums
+    of all warps. Each of these groups waits once for the one before.
+    """
+    return tuple(replace(s, barrier=i == 0) for i, s in enumerate(statements))
 
 
 class _Lowering:
@@ -81,7 +92,7 @@ class _Lowering:
         self.lines: list[Statement] = []
         self.fetches: list[Statement] = []
         self.loop: list[Statement] = []
-        self.meetings: list[Statement] = []
+        self.reductions: list[Statement] = []
         self.products: list[Statement] = []
         self.epilogue: list[Statement] = []
 
@@ -114,7 +125,8 @@ class _Lowering:
         types = self.graph.values
         results = [Operand(n, i, types[n].type) for i, n in enumerate(self.graph.outputs)]
         stored = {s.out for s in self.epilogue if s.do is Do.STORE}
-        stages = map(self.stage, self.roles.inner)
+        stages = [stage for stage in map(self.stage, self.roles.inner) if stage.statements]
+        stages[:1] = [replace(s, statements=_waiting(s.statements)) for s in stages[:1]]
         assert self.body.space is not None
         made = TileProgram(
             recipe=self.recipe,
@@ -124,12 +136,12 @@ class _Lowering:
             output=results[0],
             literals={n.name: n.over for n in self.body.of("size")}
             | {n.name: number_text(n.value) for n in self.body.of("const")},
-            loop=tuple(self.loop),
-            meetings=tuple(self.meetings),
-            epilogue=needed(self.epilogue, stored),
+            loop=tuple(sorted(self.loop, key=lambda s: s.do is not Do.LOAD)),
+            reductions=_waiting(self.reductions),
+            epilogue=_waiting(needed(self.epilogue, stored)),
             fetches=tuple(self.fetches),
-            stages=tuple(stage for stage in stages if stage.statements),
-            products=tuple(self.products),
+            stages=tuple(stages),
+            products=_waiting(self.products),
             lines=tuple(sorted(self.lines, key=lambda s: not self.loop and s.do is not Do.LOAD)),
             also=tuple(results[1:]),
             grid=tuple(axis.dim for axis in self.body.space.grid),
@@ -146,11 +158,12 @@ class _Lowering:
             if o.type.names != (self.roles.tokens, self.roles.depth):
                 raise self.error(f"the result {o.type} is no line per token")
         for o in (*made.inputs, made.output):
-            *others, last = o.type.names
-            if others and last != (fast := self.roles.fast(o.type.names)):
-                wanted = " ".join((*(d for d in o.type.names if d != fast), fast))
+            names, roles = o.type.names, self.roles  # a tensor lies along the depth before lines
+            fast = next(d for d in (roles.depth, *roles.inner, roles.rows, *names) if d in names)
+            if names[-1] != fast:
+                wanted = " ".join((*(d for d in names if d != fast), fast))
                 raise self.error(
-                    f"{o.name} [{', '.join(o.type.names)}] has contiguous {last}, "
+                    f"{o.name} [{', '.join(names)}] has contiguous {names[-1]}, "
                     f"the plan takes contiguous {fast}",
                     f'give it as "{wanted}"',
                 )
@@ -295,7 +308,7 @@ class _Lowering:
             self.ends(node, "sums")
             self.add(Do.SUM, node, (self.multiplied(node),))
         else:
-            raise self.error(f"{node.name} contracts {[x.value for x in layouts]}")
+            raise self.error(f"{node.name} contracts {[self.layout(a).value for a in node.args]}")
 
     def late_product(self, node: Node) -> None:
         """Multiply a fetched tile with totals, which a stage keeps in the storage type."""
@@ -335,7 +348,7 @@ class _Lowering:
         if not any(s.out == summed and s.do in (Do.CONTRACT, Do.SUM) for s in self.loop):
             raise self.error(f"{node.name} accumulates something else than a sum")
         layout = self.layout(node.name)
-        self.meetings.append(Statement(Do.MEET, summed, (summed,), node.out.type, layout))
+        self.reductions.append(Statement(Do.REDUCE, summed, (summed,), node.out.type, layout))
         self.epilogue.append(Statement(Do.TOTAL, node.name, (summed,), node.out.type, layout))
 
     def output(self, node: Node) -> None:
@@ -351,27 +364,3 @@ class _Lowering:
         if self.layout(node.name) is not Layout.TOKENS or last != self.roles.depth or loaded:
             raise self.error(f"the loop computes no lines of tokens for {tensor}")
         return self.add(Do.STORE, node, (*node.args, tensor))
-
-
-def with_barriers(program: TileProgram) -> TileProgram:
-    """Return the program with the fewest barriers, loads first in its loop.
-
-    A barrier is needed where a value goes through shared memory from one thread to another, and
-    before the bytes it lay in are written anew. Warps read nothing but their own parts of a tile,
-    hence there is none in the loop. Their sums lie where the pipeline's stages were; stages of
-    [inner, tokens] elements add them up, products multiply those, and the epilogue reads the sums
-    of all warps. Each of these groups waits once for the one before.
-    """
-
-    def waiting(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-        return tuple(replace(s, barrier=i == 0) for i, s in enumerate(statements))
-
-    stages = [replace(s, statements=waiting(s.statements)) for s in program.stages[:1]]
-    return replace(
-        program,
-        loop=tuple(sorted(program.loop, key=lambda s: s.do is not Do.LOAD)),
-        meetings=waiting(program.meetings),
-        stages=(*stages, *program.stages[1:]),
-        products=waiting(program.products),
-        epilogue=waiting(program.epilogue),
-    )

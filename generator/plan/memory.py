@@ -45,18 +45,13 @@ class Arrangement:
     peak: int
 
 
-def least_peak(buffers: Sequence[Buffer]) -> int:
-    """Return the most bytes live in one epoch: a bound that no arrangement gets below."""
-    epochs = frozenset[int]().union(*(b.live for b in buffers))
-    return max((sum(b.size for b in buffers if e in b.live) for e in epochs), default=0)
-
-
 def arrange(buffers: Sequence[Buffer]) -> Arrangement:
     """Return an arrangement of least peak; of several, the first in the order of the buffers."""
-    fewest, sizes = least_peak(buffers), [b.size for b in buffers]
+    sizes, every = [b.size for b in buffers], range(len(buffers))
     epochs = sorted(frozenset[int]().union(*(b.live for b in buffers)))
-    together = [[i for i, b in enumerate(buffers) if e in b.live] for e in epochs]
-    conflicts = [[i for i, b in enumerate(buffers) if a.live & b.live] for a in buffers]
+    together = [[i for i in every if e in buffers[i].live] for e in epochs]
+    fewest = max((sum(sizes[i] for i in live) for live in together), default=0)  # a lower bound
+    conflicts = [[i for i in every if a.live & buffers[i].live] for a in buffers]
     best, peak = dict[int, int](), sum(sizes) + 1
     placed: dict[int, int] = {}
 
@@ -76,21 +71,18 @@ def arrange(buffers: Sequence[Buffer]) -> Arrangement:
         nonlocal best, peak
         if len(placed) == len(buffers):
             best, peak = dict(placed), end(placed)
-        for i in [i for i in range(len(buffers)) if i not in placed]:
-            if peak == fewest:
-                return
+        for i in (i for i in every if i not in placed):
             at = end(conflicts[i])
-            if (at, i) >= last and may_pay(at):
+            if peak != fewest and (at, i) >= last and may_pay(at):
                 placed[i] = at
                 place((at, i))
                 del placed[i]
 
     place((0, -1))
-    offsets = {buffers[i].name: at for i, at in best.items()}
     below = {
         buffers[i].name: tuple(
             buffers[j].name for j in best if at and j in conflicts[i] and best[j] + sizes[j] == at
         )
         for i, at in best.items()
     }
-    return Arrangement(offsets, below, peak)
+    return Arrangement({buffers[i].name: at for i, at in best.items()}, below, peak)

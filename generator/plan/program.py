@@ -68,11 +68,6 @@ class Roles:
         """What buckets count: tokens."""
         return self.tokens
 
-    def fast(self, dims: tuple[str, ...]) -> str:
-        """Return along which of its dims a tensor has to lie in memory: depth before lines."""
-        order = (self.depth, *self.inner, self.rows, *dims)
-        return next(d for d in order if d in dims)
-
     def inner_of(self, type_: TensorType) -> Dim | None:
         """Return the inner dim of a value, None if it has none."""
         return next((d for d in type_.dims if d.name in self.inner), None)
@@ -119,7 +114,7 @@ class Do(Enum):
     FETCH = "fetch"  # the block's tile of an input that the loop does not cut, at the start
     CONTRACT = "contract"  # accumulator += rows x tokens on the tensor cores
     SUM = "sum"  # partial += sum of a fragment along depth
-    MEET = "meet"  # every warp's partial sums, side by side in shared memory
+    REDUCE = "reduce"  # every warp's partial sums, side by side in shared memory
     TOTAL = "total"  # their sum, in fixed order, for one result element
     READ = "read"  # one element of an input that the loop does not cut
     KEEP = "keep"  # one element of a total, in the storage type, in shared memory
@@ -177,10 +172,10 @@ class TileProgram:
     output: Operand
     literals: dict[str, str]  # constants and extents: value name -> dim name or number
     loop: tuple[Statement, ...]
-    meetings: tuple[Statement, ...]
+    reductions: tuple[Statement, ...]
     epilogue: tuple[Statement, ...]
     fetches: tuple[Statement, ...] = ()  # before the loop
-    stages: tuple[Stage, ...] = ()  # after the meetings
+    stages: tuple[Stage, ...] = ()  # after the reductions
     products: tuple[Statement, ...] = ()  # of what stages keep with what was fetched
     lines: tuple[Statement, ...] = ()  # once per token, before the loop
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines

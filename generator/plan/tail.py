@@ -43,14 +43,11 @@ def past_the_depth(body: Graph, phases: Mapping[str, Phase | None]) -> dict[str,
     """
     found: dict[str, float] = {}
     for i, node in enumerate(body.nodes):
-        if node.loop_cut is not None and node.op == "input":
-            made = 0.0
-        elif node.op == "const":
-            made = float(node.value)
+        made = 1 + math.pi * (i + 1)
+        if node.op == "const" or (node.loop_cut is not None and node.op == "input"):
+            made = float(node.value)  # of an input 0
         elif OPS[node.op].kind is Kind.ELEMENTWISE and phases[node.name] is Phase.LOOP:
             numbers = [found[a] for a in node.args]
             made = PAST[node.op](*numbers) if node.op in PAST else math.nan
-        else:
-            made = 1 + math.pi * (i + 1)
         found |= {v.name: made for v in node.outs}
     return found

@@ -30,19 +30,16 @@ def _fused(body: Graph) -> Graph:
             joins = joins and phases[users[0]] is phases[node.name]
             ends[node.name] = ends[users[0]] if joins else node.name
     nodes = []
-    for node in body.nodes:
-        if ends.get(node.name, node.name) == node.name:
-            chain = [n for n in body.nodes if ends.get(n.name) == node.name]
-            nodes.append(_thread(chain, body) if len(chain) > 1 else node)
+    for node in (n for n in body.nodes if ends.get(n.name, n.name) == n.name):
+        chain = [n for n in body.nodes if ends.get(n.name) == node.name]
+        if len(chain) > 1:
+            made = {n.name for n in chain}
+            reads = tuple(dict.fromkeys(a for n in chain for a in n.args if a not in made))
+            inputs = (Node("input", (), (Value(r, body.values[r].type),)) for r in reads)
+            inner = Graph(Level.THREAD, (*inputs, *chain), (node.name,))
+            node = Node("thread", reads, node.outs, body=inner)
+        nodes.append(node)
     return replace(body, nodes=tuple(nodes))
-
-
-def _thread(chain: list[Node], body: Graph) -> Node:
-    last, made = chain[-1], {n.name for n in chain}
-    reads = tuple(dict.fromkeys(a for n in chain for a in n.args if a not in made))
-    inputs = tuple(Node("input", (), (Value(r, body.values[r].type),)) for r in reads)
-    inner = Graph(Level.THREAD, (*inputs, *chain), (last.name,))
-    return Node("thread", reads, last.outs, body=inner)
 
 
 def without_threads(body: Graph) -> Graph:

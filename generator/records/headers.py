@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mirage_kernels.generator.emit.names import dims_text
-from mirage_kernels.generator.emit.part import Header
+from mirage_kernels.generator.emit.cuda import Header
+from mirage_kernels.generator.emit.statements import dims_text
 from mirage_kernels.generator.ir import Graph, Phase, phases_of
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.records.record import KernelRecord
@@ -54,7 +54,7 @@ def _header(record: KernelRecord, expects: str) -> Header:
         ),
         ("Expects", expects),
     ]
-    return Header(record.command, record.stem, paragraphs, record.recipe_command)
+    return Header(record.command, record.stem, paragraphs, record.recipe_command, record.arch)
 
 
 def _expectations(program: TileProgram) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mirage_kernels.generator.emit.table import Entry
+from mirage_kernels.generator.emit.cuda import Entry
 from mirage_kernels.generator.errors import FileError, GraphError, PlanError
 from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
 from mirage_kernels.generator.ir.codec import from_data, to_data

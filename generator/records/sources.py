@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit.table import emit_table
+from mirage_kernels.generator.emit.cuda import emit_table
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.records.record import KernelRecord, Plan
 from mirage_kernels.generator.schedules import streaming

@@ -1,13 +1,14 @@
-"""Every way of running a muGraph as a kernel: a room each, all of one shape (`schedule.py`).
+"""Every way of running a muGraph as a kernel: a module each, all of one shape (`schedule.py`).
 
-Adding a schedule adds a room and a row to this table. In the order in which they are asked.
+Adding a schedule adds a module and a row to these tables. In the order in which they are asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mirage_kernels.generator.emit.cuda import Part
 from mirage_kernels.generator.ir import Json
 from mirage_kernels.generator.ir.codec import from_data
 from mirage_kernels.generator.plan.program import TileProgram
@@ -20,7 +21,9 @@ from mirage_kernels.generator.schedules import (
     sliced_k,
     wgmma_attention,
 )
+from mirage_kernels.generator.schedules.register_operand import writer as register_operand_writer
 from mirage_kernels.generator.schedules.schedule import Knobs, Ranked, Schedule, Variant
+from mirage_kernels.generator.schedules.sliced_k import writer as sliced_k_writer
 
 RANKED: dict[str, Ranked[TileProgram]] = {
     room.SCHEDULE.name: room.SCHEDULE
@@ -29,6 +32,14 @@ RANKED: dict[str, Ranked[TileProgram]] = {
 SCHEDULES: dict[str, Schedule[Any]] = {
     **RANKED,
     **{room.SCHEDULE.name: room.SCHEDULE for room in (flash_decode, wgmma_attention)},
+}
+# What writes a schedule's forms, of a program and the variants of a kernel.
+PARTS: dict[str, Callable[[TileProgram, Sequence[Variant]], list[Part]]] = {
+    "cluster_rows": cluster_rows.parts,
+    "row_wise": row_wise.parts,
+    "register_operand": register_operand_writer.parts,
+    "cluster_split_k": cluster_split_k.parts,
+    "sliced_k": sliced_k_writer.parts,
 }
 
 

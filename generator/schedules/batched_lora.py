@@ -9,7 +9,6 @@ as tokens. Consumers have the tiles that the record is proved for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from mirage_kernels.generator.plan.program import TileProgram
@@ -75,26 +74,20 @@ def stacked_variants(
 ) -> tuple[Variant, ...]:
     """Return the variants of the second launch: of the record's tiles those that have room.
 
-    The last takes any number of tokens. Plans that split the depth have no place for slices.
+    They have no producers, and as many stages as leave room for slices. The last takes any number
+    of tokens. Plans that split the depth have no place for slices.
     """
-    fitting = [
-        replace(v, knobs=knobs)
-        for v in chosen
-        if isinstance(v.knobs, SlicedK | RegisterOperand)
-        and v.knobs.tokens <= MOST_TOGETHER
-        and v.knobs.rows // v.knobs.blocks % ROW_TILE == 0
-        and (knobs := next(_fitting(program, v.knobs, on), None))
-    ]
+    fitting: list[Variant] = []
+    for variant in chosen:
+        knobs, turns = variant.knobs, 1
+        if not isinstance(knobs, SlicedK | RegisterOperand) or knobs.tokens > MOST_TOGETHER:
+            continue
+        if knobs.rows // knobs.blocks % ROW_TILE:
+            continue
+        plain: SlicedK | RegisterOperand = replace(knobs, producers=None)
+        if isinstance(plain, RegisterOperand):
+            plain, turns = replace(plain, barriers=1), plain.groups
+        found = (replace(plain, stages=n) for n in range(knobs.stages, 1, -turns))
+        most = next((k for k in found if slices_ahead(program, k, on)), None)
+        fitting += [replace(variant, knobs=most)] if most else []
     return (*fitting[:-1], replace(fitting[-1], bucket=0)) if fitting else ()
-
-
-def _fitting(
-    program: TileProgram, knobs: SlicedK | RegisterOperand, on: Target
-) -> Iterator[SlicedK | RegisterOperand]:
-    """Yield the knobs without producers, with as many stages as leave room, the most first."""
-    plain: SlicedK | RegisterOperand = replace(knobs, producers=None)
-    turns = 1
-    if isinstance(plain, RegisterOperand):
-        plain, turns = replace(plain, barriers=1), plain.groups
-    found = (replace(plain, stages=n) for n in range(knobs.stages, 1, -turns))
-    return (k for k in found if slices_ahead(program, k, on))

@@ -89,7 +89,15 @@ def by_size(program: TileProgram, on: Target) -> dict[int, Variant]:
     Buckets of more tokens than a block can hold are left away. Raises PlanError for extents that
     the program's loads cannot take, and for one that keeps more than a block can hold in any case.
     """
-    _require_aligned(program)
+    roles, extents = program.roles, program.extents
+    if extents[roles.depth] % ALIGNED_ELEMENTS:
+        raise PlanError(
+            f"{program.recipe}: rows of {extents[roles.depth]} elements are not 16-byte aligned",
+            f"choose {roles.depth} as a multiple of {ALIGNED_ELEMENTS}",
+        )
+    for dim in roles.inner:
+        if extents[dim] % ALIGNED_ELEMENTS:
+            raise PlanError(f"{program.recipe}: {dim} = {extents[dim]} is no multiple of 8")
     fitting = [schedule for schedule in RANKED.values() if not schedule.fits(program, on)]
     chosen: dict[int, Variant] = {}
     for bucket in buckets(program, on):
@@ -110,18 +118,6 @@ def by_size(program: TileProgram, on: Target) -> dict[int, Variant]:
 def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
     """Return the variants of `by_size`."""
     return tuple(by_size(program, on).values())
-
-
-def _require_aligned(program: TileProgram) -> None:
-    roles, extents = program.roles, program.extents
-    if extents[roles.depth] % ALIGNED_ELEMENTS:
-        raise PlanError(
-            f"{program.recipe}: rows of {extents[roles.depth]} elements are not 16-byte aligned",
-            f"choose {roles.depth} as a multiple of {ALIGNED_ELEMENTS}",
-        )
-    for dim in roles.inner:
-        if extents[dim] % ALIGNED_ELEMENTS:
-            raise PlanError(f"{program.recipe}: {dim} = {extents[dim]} is no multiple of 8")
 
 
 def untuned(program: TileProgram, on: Target) -> tuple[Variant, ...]:

@@ -47,26 +47,14 @@ class LoopKnobs(Knobs):
     tokens: int  # of one block
     rows: int  # of one block, or of the blocks that share them
     stages: int
-
-    @property
-    def blocks(self) -> int:
-        """Return how many blocks, of a cluster, split the loop."""
-        return 1
-
-    @property
-    def producers(self) -> Producers | None:
-        """Return the knobs of producer blocks, None where a launch has none."""
-        return None
+    blocks: int = 1  # of a cluster, which split the loop
+    producers: Producers | None = None  # knobs of producer blocks, where a launch has some
+    prologue_warps: int = 0  # of a block of the prologue kernel; 0: there is none
 
     @property
     def producer_knobs(self) -> LoopKnobs:
         """Return what producer blocks are as blocks of their own."""
         raise NotImplementedError
-
-    @property
-    def prologue_warps(self) -> int:
-        """Return the warps of a block of the prologue kernel; 0: there is none."""
-        return 0
 
     @property
     def label(self) -> str:
@@ -137,7 +125,7 @@ class Block:
     @cached_property
     def sums(self) -> Counter[Layout]:
         """Values that are added up in the loop, and meet after it."""
-        return Counter(s.layout for s in self.program.meetings)
+        return Counter(s.layout for s in self.program.reductions)
 
 
 class WarpgroupKnobs(LoopKnobs):

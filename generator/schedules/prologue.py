@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.names import (
+from mirage_kernels.generator.emit import statements
+from mirage_kernels.generator.emit.cuda import Part, lines_of
+from mirage_kernels.generator.emit.statements import (
     camel,
     declared,
-    dims_text,
     launch_function,
     operand_dims,
     pointer,
 )
-from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import scalars
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.lower import ROW_WISE
@@ -33,7 +32,7 @@ from mirage_kernels.generator.plan.program import (
     TileProgram,
     needed,
 )
-from mirage_kernels.generator.schedules.row_wise.writer import Lines, Rows, line_rows
+from mirage_kernels.generator.schedules.row_wise import Lines, Rows
 from mirage_kernels.generator.target import Target
 
 WHERE_MEASURED = ("sm_90a",)
@@ -98,7 +97,7 @@ def prologue_program(program: TileProgram) -> TileProgram:
         inputs=program.read_by(*lines),
         output=out,
         loop=(),
-        meetings=(),
+        reductions=(),
         epilogue=(),
         lines=tuple(sorted(lines, key=lambda s: s.do is not Do.LOAD)),
     )
@@ -182,7 +181,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.table([*operands, (made, operand_dims(out, program))])
     writer.write(
         "const int64_t token = blockIdx.x;",
-        *scalars(program, program.lines),
+        *statements.scalars(program, program.lines),
         "",
         "tile::launch_prologue();",
     )
@@ -190,13 +189,11 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     loads = [s for s in program.lines if s.do is Do.LOAD]
     loads.sort(key=lambda s: s.args[0] in optional)
     rest = [s for s in program.lines if s.do is not Do.LOAD]
-    rows = [(_load(s, program), dims_text(s.type.names)) for s in loads]
-    writer.table([*rows, *line_rows(rest, lines)])
-
-
-def _load(s: Statement, program: TileProgram) -> str:
-    operand = next(o for o in program.inputs if o.name == s.args[0])
-    line, how = operand.name, "load_line" if operand.optional else "load_if_given"
-    if s.layout is Layout.LINE:
-        line += f" + token * args.row_strides[{operand.index}]"
-    return f"const auto {s.out} = tile::{how}<Lines>({line});"
+    rows = []
+    for s in loads:
+        operand = next(o for o in program.inputs if o.name == s.args[0])
+        line, how = operand.name, "load_line" if operand.optional else "load_if_given"
+        if s.layout is Layout.LINE:
+            line += f" + token * args.row_strides[{operand.index}]"
+        rows.append((f"const auto {s.out} = tile::{how}<Lines>({line});", s))
+    writer.table([*statements.rows_of(rows), *lines.table(rest)])

@@ -1,28 +1,24 @@
 """The interface of a schedule: one way of running the tile programs of some form as a kernel.
 
-A schedule has a room below `generator/schedules/` and a row in the table `SCHEDULES`. It says which
-programs it fits and why not others, has template constants of its own (`Knobs`), chooses them
+A schedule has a module below `generator/schedules/` and a row in the table `SCHEDULES`. It says
+which programs it fits and why not others, has template constants of its own (`Knobs`), chooses them
 for each bucket of the dynamic extent, lists the alternatives that tuning measures, and knows what
 they take of shared memory and of time. Its writer turns a program into CUDA.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
-from mirage_kernels.generator.emit.names import camel
+from mirage_kernels.generator.emit.statements import camel
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.target import Target
-
-if TYPE_CHECKING:
-    from mirage_kernels.generator.emit.part import Part
 
 
 class Knobs:
@@ -100,6 +96,11 @@ class Variant(Generic[K]):
         """Name of the schedule that runs it."""
         return self.knobs.schedule
 
+    def name(self, counted: str) -> str:
+        """Return the name of its config: `UpTo8M`, `AnyM`, `AnyRowsFewTiles`."""
+        name = f"UpTo{self.bucket}{counted}" if self.bucket else f"Any{counted}"
+        return f"{name}{self.work_tiles.capitalize()}Tiles" if self.work_tiles else name
+
     def to_json(self) -> dict[str, Json]:
         """Return bucket, schedule and knobs as one JSON object."""
         few: dict[str, Json] = {"few_tiles": 1} if self.few_tiles else {}
@@ -140,12 +141,3 @@ class Ranked(Schedule[P]):
     registers: Callable[[P, Any], int] = lambda program, knobs: 0  # of a thread with its knobs
     predict: Callable[[P, Target], Model]
     buckets: tuple[int, ...] = ()  # sizes that it is compared at, of programs without a loop
-
-    def write(self, program: P, variants: Sequence[Variant]) -> list[Part]:
-        """Return the forms of a kernel's variants, by the `parts` of the schedule's own writer.
-
-        It is found by its place: writers stand upon modules that know of schedules.
-        """
-        room = f"{__package__}.{self.name}.writer"
-        parts: list[Part] = import_module(room).parts(program, variants)
-        return parts

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from mirage_kernels.generator.emit.cuda import Emitted, Kernel, recipe_files, triton_files
-from mirage_kernels.generator.emit.table import Entry
+from mirage_kernels.generator.emit.cuda import Entry, KernelSource, Part, recipe_files
+from mirage_kernels.generator.emit.statements import statics
+from mirage_kernels.generator.emit.triton import triton_files
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import Roles
+from mirage_kernels.generator.plan.program import Layout, Roles, TileProgram
 from mirage_kernels.generator.records.headers import kernel_header
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan, require_room
+from mirage_kernels.generator.schedules import PARTS, RANKED, prologue
 from mirage_kernels.generator.schedules.batched_lora import (
     MOST_STACKED_TOKENS,
+    slices_ahead,
     stacked_program,
     stacked_variants,
 )
 from mirage_kernels.generator.schedules.choose import programs_of, variants
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, producers_of
-from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
-from mirage_kernels.generator.schedules.prologue import has_prologue
-from mirage_kernels.generator.schedules.schedule import Subject, Variant
+from mirage_kernels.generator.schedules.loop import (
+    ALIGNED_ELEMENTS,
+    LoopKnobs,
+    producers_of,
+    prologue_warps,
+)
+from mirage_kernels.generator.schedules.producer_blocks import (
+    PAIRS,
+    WHERE_MEASURED,
+    with_producer_blocks,
+)
+from mirage_kernels.generator.schedules.producer_blocks.forms import pairs, producers
+from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
 from mirage_kernels.generator.search.cases import Case, affordable
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
@@ -28,6 +42,61 @@ from mirage_kernels.generator.tuning.variants import MAX_TOKENS, chosen_variants
 
 # What a launch has room for: the arrays of LaunchArgs and Kernel in csrc/launch.h.
 ROOM = {"tensors": 8, "scalars": 4, "results": 4, "dynamic dims": 4, "static dims": 4}
+CONTIGUOUS = (Layout.ROWS, Layout.INNER, Layout.FACTORS)  # weights, whose rows lie side by side
+
+
+@dataclass(frozen=True)
+class Kernel(KernelSource[TileProgram]):
+    """The source of a kernel that runs a tile program."""
+
+    listing: ClassVar[str] = "Kernels"
+    entry: ClassVar[str] = "MIRAGE_KERNEL"
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Return the static extents, which its text takes from `Config`."""
+        return statics(self.program)
+
+    @property
+    def counted(self) -> str:
+        """What names of configs count: tokens."""
+        return self.program.roles.tokens
+
+    def parts(self) -> list[Part]:
+        """Return the forms, each below those that it is written in terms of.
+
+        Raises PlanError for an op that the device vocabulary lacks.
+        """
+        variants = self.variants
+        consumers = self.program.streamed
+        parts = [producers(consumers, variants)] if consumers.received else []
+        if not any(p.groups for v in variants if (p := producers_of(v.knobs))):
+            consumers = replace(consumers, producers=None)
+        behind = {v.schedule for v in variants if prologue_warps(v.knobs)}
+        used = {v.schedule for v in variants}
+        for schedule in (s for s in reversed(RANKED.values()) if s.name in used):
+            own = prologue.main_program(consumers) if schedule.name in behind else consumers
+            written = PARTS[schedule.name](own, variants)
+            if any(PAIRS in part.beside for part in written):
+                parts.append(pairs(consumers))
+            parts += written
+        return [*parts, *(prologue.part(consumers, name) for name in behind)]
+
+    def constants(self, knobs: Knobs) -> dict[str, int]:
+        """Return the constants of a config."""
+        found = knobs.config(self.program)
+        if self.program.stacked and isinstance(knobs, LoopKnobs):
+            on = target(WHERE_MEASURED[0])
+            found |= {"slices": slices_ahead(self.program, knobs, on)}
+        return found
+
+    def entry_arguments(self) -> list[str]:
+        """Return the strides of the weights, whose rows lie side by side."""
+        program = self.program
+        operands = {o.name: o for o in program.inputs}
+        loads = [s for s in (*program.loads, *program.fetches) if s.layout in CONTIGUOUS]
+        weights = [operands[s.args[0]] for s in loads]
+        return [f"{{{o.index}, Shape::{o.type.names[-1]}}}" for o in weights]
 
 
 def require(subject: Subject) -> None:
@@ -53,7 +122,9 @@ def planned(about: About, graph: Graph) -> KernelRecord:
     chosen = chosen_variants(programs, on, tuned)
     largest = chosen[-1].knobs.tiles(program.roles)[program.roles.tokens]
     most_tokens = largest if program.statistics or program.also else MAX_TOKENS
-    if tuned and (not has_prologue(program, on) or largest in {b.size for b in tuned.buckets}):
+    if tuned and (
+        not prologue.has_prologue(program, on) or largest in {b.size for b in tuned.buckets}
+    ):
         most_tokens = tuned.max_tokens  # else it was measured before the plan for so many was there
     elif not program.loop:
         most_tokens = 0
@@ -85,16 +156,14 @@ def cases(record: KernelRecord, variant: Variant) -> list[Case]:
 
 def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
     """Return the sources of a recipe's records: CUDA, then Triton."""
-    plain = [Emitted(record.arch, kernel_of(record)) for record in records]
-    stacked = [(record.arch, stacked_kernel(record)) for record in records]
-    files = recipe_files(plain)
-    files |= recipe_files([Emitted(arch, k) for arch, k in stacked if k is not None])
-    return files | triton_files(plain)
+    plain = [kernel_of(record) for record in records]
+    stacked = [k for record in records if (k := stacked_kernel(record)) is not None]
+    return recipe_files(plain) | recipe_files(stacked) | triton_files(plain)
 
 
 def triton_of(record: KernelRecord) -> str:
     """Return the Triton program of a record."""
-    (text,) = triton_files([Emitted(record.arch, kernel_of(record))]).values()
+    (text,) = triton_files([kernel_of(record)]).values()
     return text
 
 

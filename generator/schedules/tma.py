@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from mirage_kernels.generator.emit.names import camel, declared, launch_function
-from mirage_kernels.generator.emit.statements import (
-    inner_lines,
-    number_of_tokens,
-    operands,
-    scalars,
-)
+from mirage_kernels.generator.emit import statements
+from mirage_kernels.generator.emit.statements import camel, declared, launch_function
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
-from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
+from mirage_kernels.generator.schedules import producer_blocks
 from mirage_kernels.generator.schedules.prologue import is_main
 
+OPENING = (
+    "extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];",
+    "char* const shared = stages;",
+    "tile::launch_dependents();",
+)
 TOKEN_LINES = "tile::token_lines<Block>(given.call.dims[0])"
 
 
@@ -29,6 +29,7 @@ class TmaPlan:
     finished: str = ""  # where a block's own rows begin, of those that it shares; "": it has all
     cluster: str = ""  # blocks of a cluster, where the launch has to say so
     maps: str = "maps"  # the argument that has the tensors' maps
+    step: str = ""  # a step's place, where vectors are copied step by step; "": they are at once
 
     @property
     def tile_row(self) -> str:
@@ -61,9 +62,9 @@ def vectors(program: TileProgram) -> list[Statement]:
     return [s for s in program.loads if s.layout is Layout.DEPTH]
 
 
-def met(program: TileProgram, layout: Layout) -> list[Statement]:
-    """Return what meets after the loop, of one kind."""
-    return [s for s in program.meetings if s.layout is layout]
+def reductions(program: TileProgram, layout: Layout) -> list[Statement]:
+    """Return what is reduced after the loop, of one kind."""
+    return [s for s in program.reductions if s.layout is layout]
 
 
 def args_type(program: TileProgram, plan: TmaPlan) -> str:
@@ -86,13 +87,13 @@ def write_operands(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
     """Write the tensors that do not come as TMA tiles, run-time numbers, where the tile begins."""
     writer.line("const LaunchArgs& args = given.call;")
     tiled = {s.args[0] for s in tma_tiles(program)}
-    operands(writer, [o for o in program.inputs if o.name not in tiled], program)
+    statements.operands(writer, [o for o in program.inputs if o.name not in tiled], program)
     shared = f" / {plan.blocks}" if plan.blocks else ""
     block = producer_blocks.block_index(program)
     own = [f"const int first_row = {plan.tile_row} + {plan.finished};"] if plan.finished else []
     writer.write(
-        number_of_tokens(program),
-        *scalars(program, program.epilogue if is_main(program) else None),
+        statements.number_of_tokens(program),
+        *statements.scalars(program, program.epilogue if is_main(program) else None),
         f"const int {plan.tile_row} = {block}{shared} * Block::kRows;",
         *own,
         "const int first_token = blockIdx.y * Block::kTokens;",
@@ -100,29 +101,36 @@ def write_operands(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
     )
 
 
-def write_copies(
-    writer: Writer, program: TileProgram, plan: TmaPlan, before: Sequence[str] = ()
-) -> None:
-    """Write what the producer warp does; `before` = a callback for vectors."""
-    tiles = list(enumerate(tma_tiles(program)))[1:]
-    if not program.stacked:
-        rows = (i for i, s in tiles if s.layout is Layout.ROWS)
-        found = (f"tile::prefetch_tile(given.{plan.maps}[{i}], {plan.tile_row}, k);" for i in rows)
-        writer.function("const auto prefetch_weights = [&](int k) {", *found)
-    with writer.block("const auto copy_weights = [&](const auto& buffer, int k) {", "};"):
-        for i, s in tiles:
-            inner = s.layout is Layout.INNER
-            place = "buffer.inner(), " if inner else f"buffer.rows({i - 1}), "
-            place += f"given.{plan.maps}[{i}], {'0' if inner else plan.tile_row}"
-            writer.line(f"tile::copy_tile({place}, k, buffer.full);")
-    with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
-        where = f"given.{plan.maps}[0], first_token, k, buffer.full"
-        writer.line(f"tile::copy_tile(buffer.tokens(), {where});")
-    callbacks = ", ".join((*before, "copy_weights", "copy_tokens"))
-    if program.stacked:
-        writer.line(f"tile::copy_when_ready(block, {callbacks});")
-    else:
-        writer.line(f"block.copy(args.constant_weights, prefetch_weights, {callbacks});")
+def write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
+    """Write what the producer warp does."""
+    tiles, step = list(enumerate(tma_tiles(program)))[1:], f", {plan.step}" if plan.step else ""
+    with writer.block("if (block.is_producer()) {"):
+        loads = enumerate(vectors(program))
+        copies = [f"block.copy_vector({i}, {s.args[0]}{step});" for i, s in loads]
+        callbacks = "copy_weights, copy_tokens"
+        if copies or step:
+            takes = f"(int{' ' + plan.step if copies else ''})" if step else ""
+            capture = "[&]" if copies else "[]"
+            writer.function(f"const auto copy_vectors = {capture}{takes} {{", *copies)
+            callbacks = f"copy_vectors, {callbacks}"
+        if not program.stacked:
+            rows = (f"given.{plan.maps}[{i}]" for i, s in tiles if s.layout is Layout.ROWS)
+            found = (f"tile::prefetch_tile({row}, {plan.tile_row}, k);" for row in rows)
+            writer.function("const auto prefetch_weights = [&](int k) {", *found)
+        with writer.block("const auto copy_weights = [&](const auto& buffer, int k) {", "};"):
+            for i, s in tiles:
+                inner = s.layout is Layout.INNER
+                place = "buffer.inner(), " if inner else f"buffer.rows({i - 1}), "
+                place += f"given.{plan.maps}[{i}], {'0' if inner else plan.tile_row}"
+                writer.line(f"tile::copy_tile({place}, k, buffer.full);")
+        with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
+            where = f"given.{plan.maps}[0], first_token, k, buffer.full"
+            writer.line(f"tile::copy_tile(buffer.tokens(), {where});")
+        if program.stacked:
+            writer.line(f"tile::copy_when_ready(block, {callbacks});")
+        else:
+            writer.line(f"block.copy(args.constant_weights, prefetch_weights, {callbacks});")
+        writer.line("return;")
 
 
 def write_launch(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
@@ -135,21 +143,19 @@ def write_launch(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
             _write_maps_and_grid(writer, program, plan)
             writer.line(f"return tile::launch({kernel}, grid, given, stream);")
         else:
-            _write_tensors_and_grid(writer, program, plan)
+            writer.write(
+                "const int64_t tokens = args.dims[0];", "const tile::TiledTensor tensors[] = {"
+            )
+            rows = []
+            for s in tma_tiles(program):
+                tensor, size = _tensor(s, program, "tokens")
+                rows.append((f"    {{{tensor}, {size}}},", s.args[0]))
+            writer.table(rows)
+            blocks = ", ".join(filter(None, (plan.blocks or "1", plan.cluster)))
+            grid = f"tile::tma_grid<Block>(tokens, {program.roles.rows}, {blocks})"
+            writer.write("};", f"const tile::Grid grid = {grid};")
             writer.line(f"return tile::launch_tma<T>({kernel}, grid, args, tensors, stream);")
     writer.line()
-
-
-def _write_tensors_and_grid(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
-    writer.write("const int64_t tokens = args.dims[0];", "const tile::TiledTensor tensors[] = {")
-    rows = []
-    for s in tma_tiles(program):
-        tensor, size = _tensor(s, program, "tokens")
-        rows.append((f"    {{{tensor}, {size}}},", s.args[0]))
-    writer.table(rows)
-    blocks = ", ".join(filter(None, (plan.blocks or "1", plan.cluster)))
-    grid = f"tile::tma_grid<Block>(tokens, {program.roles.rows}, {blocks})"
-    writer.write("};", f"const tile::Grid grid = {grid};")
 
 
 def _write_maps_and_grid(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
@@ -193,7 +199,7 @@ def _tensor(s: Statement, program: TileProgram, tokens: str) -> tuple[str, str]:
     index = next(o.index for o in program.inputs if o.name == s.args[0])
     inner = roles.inner_of(s.type)
     lines, stride = inner.name if inner else roles.rows, roles.depth
-    size = inner_lines(s, program, "Block::kRows")
+    size = statements.inner_lines(s, program, "Block::kRows")
     if s.layout is Layout.TOKENS:
         lines, stride = tokens, f"args.row_strides[{index}]"
         size = f"tile::token_lines<Block>({tokens})"

@@ -112,25 +112,26 @@ def full_cases(graph: Graph) -> list[Case]:
     Dynamic dims have a tile and an uneven edge, or two where they are summed along: what only
     numbers rows or problems is the same in every tile.
     """
-    tiles = tiles_of(graph)
     # The largest tile of each dim that is cut; a split's part where there is one.
     whole = {a.dim: a.tile for a in sorted(_axes(graph), key=lambda a: a.tile)}
     dims = {d.name: d for n in graph.inputs for d in n.out.type.dims}
-    kept = set(_spoken_of(graph))
-    rows = {d for d in whole if dims[d].dynamic and d not in kept}
-    several = {
-        d: min(n + min(_EDGE, max(n - 1, 1)) if d in rows else 2 * n + _EDGE, dims[d].size)
-        for d, n in whole.items()
-    }
-    full = {name: several.get(name, 2) if d.dynamic else d.size for name, d in dims.items()}
-    full = affordable(graph, full, whole)
-    uneven = {name: several.get(name, d.size if not d.dynamic else 2) for name, d in dims.items()}
-    single = {name: min(whole.get(name, 1), full[name]) for name in dims}
+    kept = _counted_dims(graph)
+    full, uneven, single = dict[str, int](), dict[str, int](), dict[str, int]()
     for name, dim in dims.items():
-        if name not in whole and not dim.dynamic:
-            single[name] = dim.size
+        full[name] = 2 if dim.dynamic else dim.size
+        uneven[name] = full[name]
+        if name in whole:
+            tile = whole[name]
+            rows = dim.dynamic and name not in kept
+            more = tile + min(_EDGE, max(tile - 1, 1)) if rows else 2 * tile + _EDGE
+            uneven[name] = min(more, dim.size)
+            full[name] = uneven[name] if dim.dynamic else dim.size
+    full = affordable(graph, full, whole)
+    for name, dim in dims.items():
+        uncut = 1 if dim.dynamic else dim.size
+        single[name] = min(whole[name], full[name]) if name in whole else uncut
     distinct = {tuple(sizes.items()): sizes for sizes in (full, uneven, single)}
-    return [Case(tiles, sizes) for sizes in distinct.values()]
+    return [Case(tiles_of(graph), sizes) for sizes in distinct.values()]
 
 
 def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int]) -> dict[str, int]:
@@ -142,21 +143,18 @@ def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int])
     elements = sum(prod(sizes[d] for d in n.out.type.names) for n in graph.inputs)
     if elements <= MOST_ELEMENTS:
         return dict(sizes)
-    kept = set(_spoken_of(graph))
+    kept = _counted_dims(graph)
     return {
         d: n if d in kept or d not in tiles else min(n, 2 * tiles[d] + _EDGE)
         for d, n in sizes.items()
     }
 
 
-def _spoken_of(graph: Graph) -> Iterator[str]:
-    """Yield the dims that are summed along or looped over, and those whose extents count."""
-    for node in graph.nodes:
-        yield node.over
-        if node.body is not None:
-            yield from _spoken_of(node.body)
-    if graph.space is not None and graph.space.loop is not None:
-        yield graph.space.loop.dim
+def _counted_dims(graph: Graph) -> set[str]:
+    """Return the dims that are summed along or looped over, and those whose extents count."""
+    looped = {graph.space.loop.dim} if graph.space is not None and graph.space.loop else set()
+    inner = [_counted_dims(n.body) for n in graph.nodes if n.body is not None]
+    return looped.union({n.over for n in graph.nodes}, *inner)
 
 
 def _axes(graph: Graph) -> list[Axis]:

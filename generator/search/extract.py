@@ -20,8 +20,7 @@ from operator import itemgetter
 from mirage_kernels.generator.ir import Dim, DType, Graph, Phase
 from mirage_kernels.generator.meaning.cost import CHEAP, FUNCTION
 from mirage_kernels.generator.search.cases import summed_dims
-from mirage_kernels.generator.search.settings import FULL, PART, Dims, View
-from mirage_kernels.generator.search.sketch import Step
+from mirage_kernels.generator.search.sketch import FULL, PART, Dims, Step, View
 from mirage_kernels.generator.search.values import LOAD, Values
 from mirage_kernels.generator.target import Target
 

@@ -148,21 +148,19 @@ class Gate:
         rng = np.random.default_rng((self.seed, 3))
         sizes, drawn = self.sizes(), []
         for node in self.spec.inputs:
-            names = node.out.type.names
+            names, real = node.out.type.names, node.out.type.dtype is not DType.INT32
             shape = tuple(sizes[d] for d in names)
-            if node.out.type.dtype is DType.INT32:
+            if not real:
                 least, largest = self.recipe.range_of(node.name, sizes)
                 longest = least + int(distribution.length_share * (largest - least))
-                lengths = rng.integers(least, longest + 1, shape)
-                drawn.append(Array(names, (lengths,), real=False))
-            elif not names:
-                scalar = self.recipe.scalars.get(node.name, 1.0)
-                drawn.append(Array(names, (np.asarray(scalar, np.float64),)))
-            else:
+                drawn.append(Array(names, (rng.integers(least, longest + 1, shape),), real))
+                continue
+            data = np.asarray(self.recipe.scalars.get(node.name, 1.0), np.float64)
+            if names:
                 is_weight = self.recipe.is_weight(node.name)
-                data = _drawn(shape, None if is_weight else distribution, rng)
-                data = np.asarray(round_to(data, self.dtype), np.float64)
-                drawn.append(Array(names, (data,)))
+                rough = _drawn(shape, None if is_weight else distribution, rng)
+                data = np.asarray(round_to(rough, self.dtype), np.float64)
+            drawn.append(Array(names, (data,)))
         return drawn
 
     def measure(self, candidate: Graph) -> tuple[Measured, ...]:
@@ -187,8 +185,7 @@ class Gate:
                     f"error {error:.2e} {where}, where the unfused program is finite, "
                     f"is more than {ROUNDINGS} times that of a rounding"
                 )
-        error = relative_error(made, exact)
-        beyond = ""
+        error, beyond = relative_error(made, exact), ""
         if not error <= self.recipe.tolerance * wanted.unfused:
             times = f"{self.recipe.tolerance:g} times the unfused program's"
             beyond = f"{times} {wanted.unfused:.2e}"
@@ -274,17 +271,22 @@ def hidden_positions(
 ) -> dict[int, Bools]:
     """Return by number of an input which of its elements no result of `spec` depends on.
 
-    Only inputs with such elements are listed; `spec` is safe from overflow.
+    Only inputs with such elements are listed; `spec` is safe from overflow. An element may be
+    hidden where every mask is false for all that meets it.
     """
-    conditions = sorted({n.args[0] for n in spec.of("where")})
-    if not conditions:
+    if not spec.of("where"):
         return {}
-    reading = array_reading(FLOAT64, sizes)
+    reading, rng = array_reading(FLOAT64, sizes), np.random.default_rng((seed, 5))
     values = walk(spec, inputs, reading)
-    rng = np.random.default_rng((seed, 5))
-    found, others = {}, list(inputs)
+    masks = [values[name] for name in sorted({n.args[0] for n in spec.of("where")})]
+    found, others = dict[int, Bools](), list(inputs)
     for i, x in enumerate(inputs):
-        hidden = _hidden(x, [values[name] for name in conditions])
+        hidden = np.full(x.parts[0].shape, x.real)
+        for mask in masks if x.real else ():
+            beyond = tuple(axis for axis, d in enumerate(mask.dims) if d not in x.dims)
+            dims = tuple(d for d in mask.dims if d in x.dims)
+            met = Array(dims, (np.any(mask.parts[0], axis=beyond),), real=False)
+            hidden = hidden & ~np.asarray(met.over(x.dims).parts[0], np.bool_)
         if not hidden.any():
             continue
         drawn = np.where(hidden, rng.standard_normal(hidden.shape), x.parts[0])
@@ -296,25 +298,13 @@ def hidden_positions(
     return found
 
 
-def _hidden(x: Array, masks: Sequence[Array]) -> Bools:
-    """Return where every mask is false for all that meets an element of `x`."""
-    seen = np.zeros(x.parts[0].shape, np.bool_)
-    for mask in masks if x.real else ():
-        beyond = tuple(i for i, d in enumerate(mask.dims) if d not in x.dims)
-        dims = tuple(d for d in mask.dims if d in x.dims)
-        met = Array(dims, (np.any(mask.parts[0], axis=beyond),), real=False)
-        seen |= np.asarray(met.over(x.dims).parts[0], np.bool_)
-    return ~seen if x.real else seen
-
-
 def require_storage(spec: Graph, candidate: Graph, dtype: DType) -> None:
     """Raise VerifyError unless inputs are stored as the recipe's, and results as `dtype`."""
     for ours, theirs in zip(spec.inputs, candidate.inputs, strict=True):
-        if ours.out.type.dtype is not theirs.out.type.dtype:
-            raise VerifyError(
-                f"its input {theirs.name} is {theirs.out.type.dtype.value}, "
-                f"in the recipe {ours.out.type.dtype.value}"
-            )
+        wanted, given = ours.out.type.dtype, theirs.out.type.dtype
+        if wanted is not given:
+            what = f"its input {theirs.name} is {given.value}"
+            raise VerifyError(f"{what}, in the recipe {wanted.value}")
     for name in candidate.outputs:
         stored = candidate.values[name].type.dtype
         if stored is not dtype:

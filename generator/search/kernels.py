@@ -10,24 +10,24 @@ they store, and may need several of their partial sums.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from mirage_kernels.generator.ir import OPS, Kind
 from mirage_kernels.generator.meaning.arrays import Array
-from mirage_kernels.generator.search.extract import Extraction, Program
-from mirage_kernels.generator.search.fingerprints import digest, stored
+from mirage_kernels.generator.search.extract import Program
+from mirage_kernels.generator.search.fingerprints import Refined, digest, refine, stored
 from mirage_kernels.generator.search.problem import Problem
-from mirage_kernels.generator.search.refine import Refined, refine
-from mirage_kernels.generator.search.settings import Setting, TensorInfo, View
 from mirage_kernels.generator.search.sketch import (
     Counts,
     Found,
     Kernel,
-    Leaf,
     LibrarySketch,
     ProgramSketch,
+    Setting,
+    TensorInfo,
+    View,
     middle_name,
 )
 from mirage_kernels.generator.search.values import LOAD, Saturation
@@ -112,7 +112,7 @@ class Search:
                 OPS[s.op].kind is not Kind.ELEMENTWISE or any(map(sums, s.args)) for s in steps
             )
 
-        going_on, target = _going_on(found), self.problem.target
+        going_on, target = _going_on(found), self.problem.vocabulary.target
         storable = (v for v in self.problem.storable(found) if found.values[v].term != target)
         return [v for v in storable if sums(v) and v not in going_on]
 
@@ -123,34 +123,57 @@ class Search:
 
     def run(self, task: Task) -> Found:
         """Return the programs of one task, cheapest first."""
-        if task.first is not None:
-            return _TwoKernels(self, task.first).run(task.setting)
-        assert task.setting is not None
-        problem, found = self.problem, self.problem.saturated(task.setting)
-        refined = refine(found, problem.goals(found), problem.fingerprints, problem.sources)
-        extraction, looped = problem.extraction(refined.without_extra()), task.setting.loop
-        if looped is not None:
-            # Blocks that combine partial sums may make them without the loop: another setting's.
-            leaves = refined.leaves.items()
-            extraction.through = frozenset(i for i, leaf in leaves if getattr(leaf, "loop_cut", ""))
-        if looped is not None and not extraction.through:
-            return Found((), _counted(found, refined))
-        programs = reaching(problem, refined, extraction, problem.limits.kept)
-        if looped is not None:
-            programs += self.beside(refined, extraction, programs)
-        launch = problem.on.launch_us
-        whole = (ProgramSketch((problem.sketch(refined, p),), p.cost + launch) for p in programs)
-        return Found(tuple(whole), _counted(found, refined))
+        problem, setting = self.problem, task.setting
+        first = _FirstKernel(self, task.first) if task.first is not None else None
+        if setting is None:
+            return Found(tuple(first.then_product()) if first else ())
+        found = problem.saturated(setting)
+        if first is not None:
+            found = found.extended(first.middles, problem.roles)
+        stored = first.stored if first is not None else {}
+        refined = refine(found, problem.goals(found), problem.fingerprints, stored)
+        pruned = Counter(found.counts.pruned) + Counter(budget=refined.dropped)
+        states = len(refined.values) - sum(map(bool, refined.fingerprints.values()))
+        counts = Counts(found.counts.states + states, pruned)
 
-    def beside(
-        self, refined: Refined, extraction: Extraction, programs: Sequence[Program]
+        views = {i: leaf for i, leaf in refined.leaves.items() if isinstance(leaf, View)}
+        if first is not None:
+            through = [i for i, view in views.items() if view.tensor in first.results]
+            programs = self.reaching(refined, through, problem.limits.kept_of_two)
+            return Found(tuple(filter(None, (first.then(refined, p) for p in programs))), counts)
+        if setting.loop is None:
+            programs = self.reaching(refined, None, problem.limits.kept)
+        else:
+            # Blocks that combine partial sums may make them without the loop: another setting's.
+            through = [i for i, view in views.items() if view.loop_cut]
+            programs = self.looped(refined, through)
+        sketches = ((problem.sketch(refined, p, {}), p.cost) for p in programs)
+        launch = problem.on.launch_us
+        return Found(tuple(ProgramSketch((kernel,), c + launch) for kernel, c in sketches), counts)
+
+    def reaching(
+        self, refined: Refined, through: Collection[int] | None, kept: int | None
     ) -> list[Program]:
-        """Return what a task with a loop keeps whatever else is cheaper.
+        """Return the programs whose result is the spec's and that read one of some leaves."""
+        if through is not None and not through:
+            return []
+        problem = self.problem
+        extraction = problem.extraction(refined.without_extra(), through or ())
+        return [
+            program
+            for value in problem.goals(refined)
+            if digest(refined.arrays[value]) == problem.fingerprints.wanted
+            for program in extraction.programs([value], kept)
+        ]
+
+    def looped(self, refined: Refined, through: Collection[int]) -> list[Program]:
+        """Return the programs of a task with a loop: the cheapest, and some whatever is cheaper.
 
         The cheapest programs whose products are all the spec's own, those that read in the loop
         all that it cuts, and those that do both.
         """
         problem, limits = self.problem, self.problem.limits
+        programs = self.reaching(refined, through, limits.kept)
         own = refined.with_spec_products(problem.fingerprints)
         kinds = [(refined.without_extra().with_loop_inputs(), limits.kept_loop_inputs)]
         if refined.setting.split is None:
@@ -158,32 +181,11 @@ class Search:
         else:
             kinds.append((own.with_loop_inputs(), limits.kept_spec_products))
         known = {frozenset(p.steps) for p in programs}
-        more: list[Program] = []
         for kind, most in kinds:
-            cheapest = problem.extraction(kind, extraction.through)
-            found = reaching(problem, kind, cheapest, most)
-            more += [p for p in found if frozenset(p.steps) not in known]
+            found = self.reaching(kind, through, most)
+            programs += [p for p in found if frozenset(p.steps) not in known]
             known |= {frozenset(p.steps) for p in found}
-        return more
-
-
-def _counted(found: Saturation, refined: Refined) -> Counts:
-    """Return the counts of a saturation and of its refinement together."""
-    fingerprints = len(refined.values) - sum(map(bool, refined.fingerprints.values()))
-    pruned = Counter(found.counts.pruned) + Counter(budget=refined.dropped)
-    return Counts(found.counts.states + fingerprints, pruned)
-
-
-def reaching(
-    problem: Problem, refined: Refined, extraction: Extraction, kept: int | None
-) -> list[Program]:
-    """Return the programs whose result is the spec's."""
-    return [
-        program
-        for value in problem.goals(refined)
-        if digest(refined.arrays[value]) == problem.fingerprints.wanted
-        for program in extraction.programs([value], kept)
-    ]
+        return programs
 
 
 def _going_on(found: Saturation) -> set[int]:
@@ -196,117 +198,93 @@ def _going_on(found: Saturation) -> set[int]:
     return going_on
 
 
-class _TwoKernels:
-    """Programs whose last kernel reads what a first one made.
+class _FirstKernel:
+    """The first of two kernels, and what the last one can do with its results.
 
     What a first kernel could store goes by its term until the last kernel shows what it must mean:
-    then each fingerprint of it is a tensor of its own.
+    then each fingerprint of it is a tensor of its own. `stored` has these by name for each of the
+    `middles`; of a block graph `results` are their numbers by name.
     """
 
     def __init__(self, search: Search, first: First) -> None:
         self.problem = problem = search.problem
         self.library: LibrarySketch | None = None
+        self.middles: list[TensorInfo] = []
+        self.stored: dict[str, dict[str, Array]] = {}
+        self.results: dict[str, int] = {}
         if first.setting is None:
             self.library, term = problem.products(problem.tensors)[first.result or 0]
-            self.middles = [TensorInfo(middle_name(0), self.library.dims, term)]
-            self.owners = [middle_name(0)]
-            self.stored = [self.product(self.library, problem.fingerprints.tensors)]
+            array = self.product(self.library, problem.fingerprints.tensors)
+            self.store(TensorInfo(middle_name(0), self.library.dims, term), {0: array})
             return
         found = problem.saturated(first.setting)
-        if first.result is None:
-            values = search.partial(found)
-        else:
+        values = search.partial(found)
+        if first.result is not None:
             values = [search.worth_storing(found)[first.result]]
-        self.middles = [
-            TensorInfo(middle_name(i), found.dims_of(v, problem.order), found.values[v].term)
-            for i, v in enumerate(values)
-        ]
-        self.refined = refined = refine(found, values, problem.fingerprints, problem.sources)
-        meant = [(i, v) for i, value in enumerate(values) for v in refined.variants(value)]
-        self.results = [v for _, v in meant]
-        self.owners = [middle_name(i) for i, _ in meant]
-        self.stored = [stored(refined.arrays[v], first.setting.split) for v in self.results]
+        self.refined = refined = refine(found, values, problem.fingerprints, {})
+        for i, value in enumerate(values):
+            dims, term = found.dims_of(value, problem.order), found.values[value].term
+            variants = {
+                v: stored(refined.arrays[v], first.setting.split) for v in refined.variants(value)
+            }
+            self.store(TensorInfo(middle_name(i), dims, term), variants)
+
+    def store(self, tensor: TensorInfo, variants: Mapping[int, Array]) -> None:
+        """Let the last kernel read what a tensor may mean."""
+        names = {f"fingerprint_{len(self.results) + i}": v for i, v in enumerate(variants)}
+        self.middles.append(tensor)
+        self.stored[tensor.name] = {name: variants[v] for name, v in names.items()}
+        self.results |= names
 
     def product(self, kernel: LibrarySketch, tensors: Mapping[str, Array]) -> Array:
         """Return what a library product is on the draw."""
         factors = [tensors[name] for name in kernel.args]
         return self.problem.fingerprints.result("contract", factors, kernel.over)
 
-    def sources(self, leaf: Leaf) -> Sequence[tuple[Leaf, Array]]:
-        """Return what a leaf of the last kernel may be: every meaning of a stored tensor."""
-        if isinstance(leaf, View) and leaf.tensor in self.owners:
-            return [
-                (replace(leaf, tensor=_fingerprint_name(i)), self.stored[i])
-                for i, owner in enumerate(self.owners)
-                if owner == leaf.tensor
-            ]
-        return self.problem.sources(leaf)
-
-    def run(self, setting: Setting | None) -> Found:
-        """Return the programs whose last kernel has a setting, or is a library product."""
-        problem = self.problem
-        if setting is None:
-            return Found(tuple(self.then_product((*problem.tensors, *self.middles))))
-        found = problem.saturated(setting).extended(self.middles, problem.roles)
-        refined = refine(found, problem.goals(found), problem.fingerprints, self.sources)
-        made = {_fingerprint_name(i) for i in range(len(self.stored))}
-        read = [i for i, leaf in refined.leaves.items() if getattr(leaf, "tensor", "") in made]
-        extraction = problem.extraction(refined.without_extra(), read)
-        programs: list[Program] = []
-        if read:
-            programs = reaching(problem, refined, extraction, problem.limits.kept_of_two)
-        joined = (self.joined(refined, program) for program in programs)
-        return Found(tuple(filter(None, joined)), _counted(found, refined))
-
-    def then_product(self, tensors: Sequence[TensorInfo]) -> Iterator[ProgramSketch]:
-        """Yield the programs that end in a library product with the first kernel's result."""
-        problem = self.problem
-        for product, term in problem.products(tensors):
-            right = term == problem.target and {*product.dims} == {*problem.roles.output}
-            if self.middles[0].name not in product.args or not right:
-                continue
-            for i, array in enumerate(self.stored):
-                arrays = {**problem.fingerprints.tensors, self.owners[i]: array}
-                equal = digest(self.product(product, arrays)) == problem.fingerprints.wanted
-                first = self.first_kernel([i], 1) if equal else None
-                if first is not None:
-                    cost = first[1] + self.product_cost(product, tensors)
-                    cost += 2 * problem.on.launch_us
-                    yield ProgramSketch((first[0], product), cost)
-
-    def product_cost(self, product: LibrarySketch, tensors: Sequence[TensorInfo]) -> float:
+    def product_cost(self, kernel: LibrarySketch) -> float:
         """Return the nominal time of reading what a library product multiplies."""
-        return sum(self.problem.costs.tensor(t.dims) for t in tensors if t.name in product.args)
+        tensors = (*self.problem.tensors, *self.middles)
+        return sum(self.problem.costs.tensor(t.dims) for t in tensors if t.name in kernel.args)
 
-    def first_kernel(self, results: Sequence[int], ops: int) -> tuple[Kernel, float] | None:
+    def cheapest(self, names: Sequence[str], ops: int) -> tuple[Kernel, float] | None:
         """Return the cheapest first kernel that makes some of its results, and its cost.
 
         None if there is none within the limit that leaves so many ops to the last kernel.
         """
         left = self.problem.limits.block_ops - ops
         if self.library is not None:
-            cost = self.product_cost(self.library, self.problem.tensors)
-            return (self.library, cost) if left > 0 else None
+            return (self.library, self.product_cost(self.library)) if left > 0 else None
         extraction = self.problem.extraction(self.refined.without_extra())
         extraction.max_ops = left
-        for program in extraction.programs([self.results[r] for r in results], 1):
-            return self.problem.sketch(self.refined, program), program.cost
+        for program in extraction.programs([self.results[name] for name in names], 1):
+            return self.problem.sketch(self.refined, program, {}), program.cost
         return None
 
-    def joined(self, refined: Refined, program: Program) -> ProgramSketch | None:
+    def then_product(self) -> Iterator[ProgramSketch]:
+        """Yield the programs that end in a library product with the first kernel's result."""
+        problem, prints, middle = self.problem, self.problem.fingerprints, self.middles[0]
+        result = (problem.vocabulary.target, {*problem.roles.output})
+        for last, term in problem.products((*problem.tensors, middle)):
+            if middle.name not in last.args or (term, {*last.dims}) != result:
+                continue
+            for name, array in self.stored[middle.name].items():
+                made = self.product(last, {**prints.tensors, middle.name: array})
+                first = self.cheapest([name], 1) if digest(made) == prints.wanted else None
+                if first is not None:
+                    cost = first[1] + self.product_cost(last) + 2 * problem.on.launch_us
+                    yield ProgramSketch((first[0], last), cost)
+
+    def then(self, refined: Refined, program: Program) -> ProgramSketch | None:
         """Return both kernels together; None beyond the limits."""
         read = {refined.leaves.get(a) for _, step in program.steps for a in step.args}
         used = {leaf.tensor for leaf in read if isinstance(leaf, View)}
-        results = [i for i in range(len(self.stored)) if _fingerprint_name(i) in used]
-        few = len(results) <= MOST_PARTIAL
-        first = self.first_kernel(results, len(program.steps)) if few else None
+        names = [name for name in self.results if name in used]
+        few = len(names) <= MOST_PARTIAL
+        first = self.cheapest(names, len(program.steps)) if few else None
         if first is None:
             return None
-        names = {_fingerprint_name(r): middle_name(i) for i, r in enumerate(results)}
-        last = self.problem.sketch(refined, program, names)
-        cost = first[1] + program.cost + 2 * self.problem.on.launch_us
-        return ProgramSketch((first[0], last), cost)
-
-
-def _fingerprint_name(number: int) -> str:
-    return f"fingerprint_{number}"
+        middles = {name: middle_name(i) for i, name in enumerate(names)}
+        last = self.problem.sketch(refined, program, middles)
+        return ProgramSketch(
+            (first[0], last), first[1] + program.cost + 2 * self.problem.on.launch_us
+        )

@@ -31,12 +31,13 @@ from mirage_kernels.generator.ir import (
 from mirage_kernels.generator.ir.infer import SCALAR, extents_of
 from mirage_kernels.generator.ir.naming import name_of
 from mirage_kernels.generator.search.fold import part
-from mirage_kernels.generator.search.settings import GRID_AXES, Setting, View
 from mirage_kernels.generator.search.sketch import (
+    GRID_AXES,
     BlockSketch,
     Leaf,
     LibrarySketch,
     ProgramSketch,
+    View,
     in_order,
     middle_name,
 )
@@ -54,36 +55,32 @@ class Goal:
 
 def lower(program: ProgramSketch, goal: Goal) -> Graph:
     """Return the checked muGraph of a found program."""
-    return _Lowering(goal).run(program)
+    kernels, made = _Kernels(goal), list[str]()
+    for kernel in program.kernels:
+        result = goal.result if kernel is program.kernels[-1] else None
+        if isinstance(kernel, LibrarySketch):
+            made = [kernels.library(kernel, result)]
+        else:
+            made = kernels.block(kernel, result)
+        kernels.bound |= {middle_name(i): name for i, name in enumerate(made)}
+    also = goal.spec.outputs[1:]
+    missing = [name for name in also if name not in kernels.builder.types]
+    if missing:
+        raise SearchError(f"the program does not compute {missing[0]}, which is a result too")
+    graph = kernels.builder.graph((*made, *also))
+    used = [n for n in graph.nodes if n.op != "iota" or graph.users(n.name)]
+    return check(replace(graph, nodes=tuple(used)))
 
 
-class _Lowering:
+class _Kernels:
     """A kernel graph under construction: its builder and what the sketch's names are bound to."""
 
     def __init__(self, goal: Goal) -> None:
-        self.goal = goal
-        self.builder = Builder(Level.KERNEL)
+        self.goal, self.builder = goal, Builder(Level.KERNEL)
         for node in (*goal.spec.inputs, *goal.spec.of("iota")):
             self.builder.add(node)
         self.bound = {name: name for name in self.builder.types}
         self.inputs = list(self.bound)
-
-    def run(self, program: ProgramSketch) -> Graph:
-        made: Sequence[str] = ()
-        for kernel in program.kernels:
-            result = self.goal.result if kernel is program.kernels[-1] else None
-            if isinstance(kernel, LibrarySketch):
-                made = [self.library(kernel, result)]
-            else:
-                made = self.block(kernel, result)
-            self.bound |= {middle_name(i): name for i, name in enumerate(made)}
-        also = self.goal.spec.outputs[1:]
-        missing = [name for name in also if name not in self.builder.types]
-        if missing:
-            raise SearchError(f"the program does not compute {missing[0]}, which is a result too")
-        graph = self.builder.graph((*made, *also))
-        used = [n for n in graph.nodes if n.op != "iota" or graph.users(n.name)]
-        return check(replace(graph, nodes=tuple(used)))
 
     def library(self, kernel: LibrarySketch, result: TensorType | None) -> str:
         """Add a library product; `result` is the type of the program's result, if this is it."""
@@ -96,20 +93,21 @@ class _Lowering:
 
     def block(self, kernel: BlockSketch, result: TensorType | None) -> list[str]:
         """Add a block graph; `result` is the type of the program's result, if this is it."""
-        args, made, block = self.body(kernel)
-        body, setting = block.builder.graph(()), kernel.setting
-        outs, nodes = [], []
-        for name, (_, dims) in zip(made, kernel.results, strict=True):
-            stored = result or self.stored_type(setting, dims)
-            public = "out" if result else self.builder.free_name(name)
+        block, setting, storage = _Block(self, kernel), kernel.setting, self.goal.storage
+        body, outs, nodes = block.builder.graph(()), list[Value](), list[Node]()
+        for number, dims in kernel.results:
+            stored = result or self.stored_type(block.space, dims)
+            public = "out" if result else self.builder.free_name(block.values[number])
             keys = (parts_of(d) if d == setting.split else d for d in setting.grid)
             cuts = tuple(d if d in stored.names else None for d in keys)
-            nodes.append(Node("output", (name,), (Value(f"{public}_stored", stored),), cuts=cuts))
+            value = Value(f"{public}_stored", stored)
+            nodes.append(Node("output", (block.values[number],), (value,), cuts=cuts))
             outs.append(Value(public, stored))
+        made = [value.name for value in outs]
         phases = phases_of(body)
         for name, tiles in block.beside.items():
             # Of several tiles of a result beside the output, the one that the loop cuts.
-            type_ = replace(self.goal.spec.values[name].type, dtype=self.goal.storage)
+            type_ = replace(self.goal.spec.values[name].type, dtype=storage)
             looped = [tile for tile in tiles if phases[tile] is Phase.LOOP]
             cuts = tuple(d if d in type_.names else None for d in setting.grid)
             value, loop_cut = Value(f"{name}_stored", type_), setting.loop if looped else None
@@ -118,74 +116,72 @@ class _Lowering:
             outs.append(Value(name, type_))
         outputs = tuple(n.name for n in nodes)
         body = replace(body, nodes=(*body.nodes, *nodes), outputs=outputs)
-        body = with_precision(body, self.goal.storage)
-        self.builder.add(Node("block", args, tuple(outs), body=body))
-        return [value.name for value in outs[: len(made)]]
+        body = with_precision(body, storage)
+        self.builder.add(Node("block", block.args, tuple(outs), body=body))
+        return made
 
-    def stored_type(self, setting: Setting, dims: Sequence[str]) -> TensorType:
+    def stored_type(self, space: Space, dims: Sequence[str]) -> TensorType:
         """Return the type of a tensor between kernels; partial sums and statistics are fp32."""
         own = {d.name: d for t in self.builder.types.values() for d in t.dims}
-        for axis in self.space(setting).reduced:
+        for axis in space.reduced:
             whole, parts = own[axis.dim], parts_of(axis.dim)
             own[parts] = Dim(parts, count(axis, whole.size), whole.dynamic)
         narrow = len(dims) > 1 and not any(d.endswith(parts_of("")) for d in dims)
         return TensorType(tuple(own[d] for d in dims), self.goal.storage if narrow else DType.FP32)
 
-    def space(self, setting: Setting) -> Space:
-        """Return the grid and loop of a setting; a dim without a tile size stays whole."""
-        extents = extents_of(list(self.builder.types.values()))
-        loop, named = setting.loop, zip(GRID_AXES, setting.grid, strict=False)
+
+class _Block:
+    """A block graph without its outputs: what it reads, and the names of the sketch's values.
+
+    Where the sketch views a part of the spec that was searched as an input, it computes that.
+    """
+
+    def __init__(self, kernels: _Kernels, kernel: BlockSketch) -> None:
+        self.spec, bound, types = kernels.goal.spec, kernels.bound, kernels.builder.types
+        # Results beside the output that no kernel has stored, and the tiles of them.
+        self.wanted = [name for name in self.spec.outputs[1:] if name not in types]
+        self.beside: dict[str, list[str]] = {}
+        self.whole: dict[str, str] = {}  # the spec's values that tiles are of
+        extents, setting = extents_of(list(types.values())), kernel.setting
+        named = zip(GRID_AXES, setting.grid, strict=False)
         grid = tuple(Axis(a, d, extents[d], reduced=d == setting.split) for a, d in named)
-        space = Space(grid, Axis("loop", loop, extents[loop]) if loop else None)
-        return space.with_tiles(self.goal.tiles)
+        loop = Axis("loop", setting.loop, extents[setting.loop]) if setting.loop else None
+        # A dim without a tile size stays whole.
+        self.space = Space(grid, loop).with_tiles(kernels.goal.tiles)
+        self.builder = Builder(Level.BLOCK, self.space)
 
-    def body(self, kernel: BlockSketch) -> tuple[tuple[str, ...], list[str], _Body]:
-        """Return what a block graph reads, the names of its results, and itself without outputs.
-
-        Where it views a part of the spec that was searched as an input, it computes that.
-        """
-        spec, types = self.goal.spec, self.builder.types
         parts: dict[Leaf, list[Node]] = {}
         read: dict[Leaf, None] = dict.fromkeys(c for c in kernel.leaves if isinstance(c, str))
         for leaf in kernel.leaves:
-            if isinstance(leaf, View) and leaf.tensor not in self.bound:
-                parts[leaf] = part(spec, leaf.tensor)
+            if isinstance(leaf, View) and leaf.tensor not in bound:
+                parts[leaf] = part(self.spec, leaf.tensor)
                 read |= dict.fromkeys(_source(n, leaf) for n in parts[leaf] if not n.args)
             else:
                 read.setdefault(leaf)
-        leaves = in_order(read, self.inputs)
-        args = tuple(self.bound[leaf.tensor] for leaf in leaves if isinstance(leaf, View))
-        space, extents = self.space(kernel.setting), extents_of([types[a] for a in args])
-        body = _Body(spec, space, [name for name in spec.outputs[1:] if name not in types])
+        leaves = in_order(read, kernels.inputs)
+        self.args = tuple(bound[leaf.tensor] for leaf in leaves if isinstance(leaf, View))
+        extents = extents_of([types[a] for a in self.args])
         names: dict[Leaf, str] = {}
         for leaf in leaves:
             if isinstance(leaf, str):
-                names[leaf] = body.add(spec.producers[leaf], leaf)
+                names[leaf] = self.add(self.spec.producers[leaf], leaf)
                 continue
-            arg, cut = self.bound[leaf.tensor], any(leaf.cuts) or leaf.loop_cut
-            full = Value(body.builder.free_name(f"{arg}_tile" if cut else arg), types[arg])
+            arg, cut = bound[leaf.tensor], any(leaf.cuts) or leaf.loop_cut
+            full = Value(self.builder.free_name(f"{arg}_tile" if cut else arg), types[arg])
             node = Node("input", (), (full,), cuts=leaf.cuts, loop_cut=leaf.loop_cut)
-            tile = Value(full.name, tile_type(node, full.type, space, extents))
-            names[leaf] = body.add(replace(node, outs=(tile,)), arg if arg in self.inputs else "")
-        values: list[str] = []
+            tile = Value(full.name, tile_type(node, full.type, self.space, extents))
+            of = arg if arg in kernels.inputs else ""
+            names[leaf] = self.add(replace(node, outs=(tile,)), of)
+        self.values: list[str] = []
         for leaf in kernel.leaves:
             made = {n.name: names[_source(n, leaf)] for n in parts.get(leaf, ()) if not n.args}
             for node in (n for n in parts.get(leaf, ()) if n.args):
-                made[node.name] = body.step(node.op, [made[a] for a in node.args], node.over)
-            values.append(made[leaf.tensor] if isinstance(leaf, View) and made else names[leaf])
+                made[node.name] = self.step(node.op, [made[a] for a in node.args], node.over)
+            self.values.append(
+                made[leaf.tensor] if isinstance(leaf, View) and made else names[leaf]
+            )
         for step in kernel.steps:
-            values.append(body.step(step.op, [values[a] for a in step.args], step.over))
-        return args, [values[value] for value, _ in kernel.results], body
-
-
-class _Body:
-    """A block graph under construction."""
-
-    def __init__(self, spec: Graph, space: Space, wanted: Sequence[str]) -> None:
-        self.spec, self.wanted = spec, wanted  # results beside the output that no kernel has stored
-        self.builder = Builder(Level.BLOCK, space)
-        self.whole: dict[str, str] = {}  # the spec's values that tiles are of
-        self.beside: dict[str, list[str]] = {}  # tiles of what is wanted
+            self.values.append(self.step(step.op, [self.values[a] for a in step.args], step.over))
 
     def add(self, node: Node, of: str) -> str:
         """Add a node that makes a tile of a value of the spec, if of one."""

@@ -14,7 +14,7 @@ the numeric gate says whether it is safe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir import (
@@ -45,10 +45,26 @@ def stabilise(graph: Graph, storage: DType) -> Graph:
     bodies = [n.body for n in graph.blocks if n.body is not None]
     if not any(part.of("exp") for part in (graph, *bodies)):
         return graph
+    kernels = _Rewrite(graph, Builder(Level.KERNEL))
     try:
-        return check(_Kernels(graph, Builder(Level.KERNEL)).run(storage))
+        for node in graph.nodes:
+            if node.op == "block":
+                _rewrite_block(kernels, node, storage)
+            elif node.op == "contract" and graph.blocks:
+                # The library's product stores its result as it is.
+                _require(not any(kernels.degrees[a] for a in node.args))
+                kernels.degrees[kernels.builder.keep(node)] = {}
+            else:
+                kernels.need(node.name)
+        _require(not any(kernels.degrees[name] for name in graph.outputs))
+        return check(kernels.builder.graph(graph.outputs))
     except _UnstableError:
         return graph
+
+
+def _require(stable: bool) -> None:
+    if not stable:
+        raise _UnstableError
 
 
 @dataclass
@@ -106,15 +122,13 @@ class _Rewrite:
     def seen(self, node: Node, argument: str) -> str:
         """Return exp's argument where the program looks at it, minus infinity where it masks it."""
         users = self.graph.users(node.name)
-        if not all(u.op == "where" for u in users):
-            return argument
-        masks = {u.args[0] for u in users if self.is_zero(u.args[2])}
-        if len(masks) != 1:
+        masks = {u.args[0] for u in users if u.op == "where" and self.is_zero(u.args[2])}
+        if len(masks) != 1 or any(u.op != "where" for u in users):
             return argument
         if NO_MASK not in self.builder.types:
             infinity = Node("const", (), (Value(NO_MASK, SCALAR),), value=float("-inf"))
             self.builder.add(infinity)
-        mask = masks.pop()
+        (mask,) = masks
         self.need(mask)
         return self.add("where", (mask, argument, NO_MASK), f"seen_{argument}")
 
@@ -133,8 +147,7 @@ class _Rewrite:
             for peak, power in self.degrees[arg].items():
                 if peak not in types or node.over not in types[peak].names:
                     continue
-                if power != 1:
-                    raise _UnstableError
+                _require(power == 1)
                 common, factor = f"{peak}_common", f"{peak}_decay"
                 if common not in types:
                     self.add("peak", (peak,), common, over=node.over)
@@ -154,8 +167,7 @@ class _Rewrite:
         if not degree:
             self.keep(node)
             return
-        if list(degree.values()) != [1]:
-            raise _UnstableError
+        _require(list(degree.values()) == [1])
         (peak,) = degree
         after = f"{peak}_last" if node.op == "accum" else f"{peak} of all blocks"
         if node.op == "accum" and after not in self.builder.types:
@@ -175,8 +187,7 @@ class _Rewrite:
         same = node.op in ("add", "sub") and args[0] == args[1]
         if node.op in ("neg", "output") or same:
             return args[0]
-        if any(args):
-            raise _UnstableError
+        _require(not any(args))
         return {}
 
 
@@ -187,92 +198,53 @@ def _plus(*degrees: Degree) -> Degree:
     return {peak: power for peak, power in total.items() if power}
 
 
-class _Kernels(_Rewrite):
-    """A kernel graph being rebuilt."""
+def _rewrite_block(kernels: _Rewrite, node: Node, storage: DType) -> None:
+    """Rebuild a block graph.
 
-    def run(self, storage: DType) -> Graph:
-        """Return the rebuilt graph."""
-        for node in self.graph.nodes:
-            if node.op == "block":
-                self.block(node, storage)
-            elif node.op == "contract" and self.graph.blocks:
-                # The library's product stores its result as it is.
-                if any(self.degrees[a] for a in node.args):
-                    raise _UnstableError
-                self.degrees[self.builder.keep(node)] = {}
-            else:
-                self.need(node.name)
-        if any(self.degrees[name] for name in self.graph.outputs):
-            raise _UnstableError
-        return self.builder.graph(self.graph.outputs)
+    It also reads the peaks that its inputs are relative to, and stores those of its results.
+    """
+    body = node.body
+    assert body is not None
+    assert body.space is not None
+    block, args = _Rewrite(body, Builder(Level.BLOCK, body.space)), list[str]()
+    for given, tensor in zip(body.inputs, node.args, strict=True):
+        block.builder.add(given)
+        args.append(tensor)
+        degree = kernels.degrees[tensor]
+        block.degrees[given.name] = {f"{peak}_tile": power for peak, power in degree.items()}
+        for peak in (p for p in degree if p not in args):
+            args.append(peak)
+            types = kernels.builder.types
+            tile = _cut_like(given, Node("input", (), (Value(f"{peak}_tile", types[peak]),)))
+            type_ = tile_type(tile, types[peak], body.space, extents_of([types[a] for a in args]))
+            block.builder.add(replace(tile, outs=(Value(tile.name, type_),)))
+            block.degrees[tile.name] = {}
+    for inner in body.nodes:
+        block.need(inner.name)
 
-    def block(self, node: Node, storage: DType) -> None:
-        """Rebuild a block graph; partial sums are stored with their peaks."""
-        assert node.body is not None
-        rewrite = _Block(node.body, self)
-        body = with_precision(rewrite.run(node.args), storage, squares=False)
-        outs = list(node.outs)
-        stored = {peak: self.builder.free_name(f"{peak}_stored") for peak in rewrite.peaks}
-        for name, inner in zip(stored.values(), body.outputs[len(outs) :], strict=True):
-            outs.append(Value(name, body.values[inner].type))
-        self.builder.add(Node("block", tuple(rewrite.args), tuple(outs), body=body))
-        for out, inner in zip(node.outs, node.body.outputs, strict=True):
-            degree = rewrite.degrees[inner]
-            self.degrees[out.name] = {stored[peak]: power for peak, power in degree.items()}
-        self.degrees |= {name: {} for name in stored.values()}
+    outs, first = list(node.outs), body.of("output")[0]
+    peaks = sorted({peak for name in body.outputs for peak in block.degrees[name]})
+    names = {peak: kernels.builder.free_name(f"{peak}_stored") for peak in peaks}
+    for peak in peaks:
+        # It is stored next to what is relative to it, cut alike.
+        _require(peak in block.builder.types)
+        own = {*block.builder.types[peak].names}
+        kept = own | {parts_of(a.dim) for a in body.space.reduced}
+        type_ = TensorType(tuple(d for d in first.out.type.dims if d.name in kept), DType.FP32)
+        _require(own <= {*type_.names})
+        value = Value(f"{peak}_stored", type_)
+        block.builder.add(_cut_like(first, Node("output", (peak,), (value,))))
+        outs.append(Value(names[peak], type_))
+    outputs = (*body.outputs, *(f"{peak}_stored" for peak in peaks))
+    safe = with_precision(block.builder.graph(outputs), storage, squares=False)
+    kernels.builder.add(Node("block", tuple(args), tuple(outs), body=safe))
+    for out, name in zip(node.outs, body.outputs, strict=True):
+        kernels.degrees[out.name] = {names[p]: n for p, n in block.degrees[name].items()}
+    kernels.degrees |= {name: {} for name in names.values()}
 
 
-class _Block(_Rewrite):
-    """A block graph being rebuilt; it also reads the peaks of tensors that carry a degree."""
-
-    def __init__(self, graph: Graph, kernels: _Kernels) -> None:
-        assert graph.space is not None
-        super().__init__(graph, Builder(Level.BLOCK, graph.space))
-        self.space, self.kernels = graph.space, kernels
-        self.args: list[str] = []  # tensors that the inputs are bound to
-        self.peaks: list[str] = []  # to be stored
-
-    def run(self, args: Sequence[str]) -> Graph:
-        """Return the rebuilt graph, its inputs bound to some tensors."""
-        for node, tensor in zip(self.graph.inputs, args, strict=True):
-            self.input(node, tensor)
-        for node in self.graph.nodes:
-            if node.op != "input":
-                self.need(node.name)
-        outputs = self.graph.of("output")
-        self.peaks = sorted({p for n in outputs for p in self.degrees[n.name]})
-        stored = tuple(self.store(peak, outputs[0]) for peak in self.peaks)
-        return self.builder.graph((*self.graph.outputs, *stored))
-
-    def input(self, node: Node, tensor: str) -> None:
-        """Add an input, and the peaks that its tensor is relative to, cut alike."""
-        self.builder.add(node)
-        self.args.append(tensor)
-        peaks: dict[str, int] = {}
-        for peak, power in self.kernels.degrees[tensor].items():
-            full, tile = self.kernels.builder.types[peak], f"{peak}_tile"
-            peaks[tile] = power
-            if tile in self.builder.types:
-                continue
-            self.args.append(peak)
-            cuts = tuple(c if c in full.names else None for c in node.cuts)
-            loop_cut = node.loop_cut if node.loop_cut in full.names else None
-            bound = Node("input", (), (Value(tile, full),), cuts=cuts, loop_cut=loop_cut)
-            extents = extents_of([self.kernels.builder.types[a] for a in self.args])
-            type_ = tile_type(bound, full, self.space, extents)
-            self.builder.add(replace(bound, outs=(Value(tile, type_),)))
-            self.degrees[tile] = {}
-        self.degrees[node.name] = peaks
-
-    def store(self, peak: str, beside: Node) -> str:
-        """Store a peak next to what is relative to it, cut alike."""
-        if peak not in self.builder.types:
-            raise _UnstableError
-        own = {*self.builder.types[peak].names}
-        kept = own | {parts_of(a.dim) for a in self.space.reduced}
-        dims = tuple(d for d in beside.out.type.dims if d.name in kept)
-        if not own <= {d.name for d in dims}:
-            raise _UnstableError
-        cuts = tuple(c if c in kept else None for c in beside.cuts)
-        value = Value(f"{peak}_stored", TensorType(dims, DType.FP32))
-        return self.builder.add(Node("output", (peak,), (value,), cuts=cuts))
+def _cut_like(node: Node, other: Node) -> Node:
+    """Return an input or output cut as another one is, along the dims that it has."""
+    dims = other.out.type.names
+    cuts = tuple(c if c in dims else None for c in node.cuts)
+    return replace(other, cuts=cuts, loop_cut=node.loop_cut if node.loop_cut in dims else None)

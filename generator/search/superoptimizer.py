@@ -10,23 +10,29 @@ are made safe (`search/stabilise.py`) before they are proved.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 from mirage_kernels.generator.errors import MirageError, SearchError
 from mirage_kernels.generator.ir import Dim, DType, Graph, Json, TensorType, Value, parts_of
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.ir.text import to_json as graph_json
-from mirage_kernels.generator.jobs.job import Job, Planned, Round, code_digest, work
-from mirage_kernels.generator.jobs.job import Problem as JobProblem
+from mirage_kernels.generator.jobs.job import Job, Round, code_digest, work
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
+from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.cases import Case, seen_dims, summed_dims
 from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.search.kernels import Search, Task
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.problem import LARGEST_TILE, Limits, Problem
-from mirage_kernels.generator.search.sketch import Counts, Found, LibrarySketch, ProgramSketch
+from mirage_kernels.generator.search.problem import LARGEST_TILE, Problem
+from mirage_kernels.generator.search.sketch import (
+    Counts,
+    Found,
+    LibrarySketch,
+    Limits,
+    ProgramSketch,
+)
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.target import target
@@ -36,8 +42,6 @@ SLOWEST = 2.5  # nominal time of programs that are verified, in units of the fas
 BATCH = 8  # programs that one task verifies
 SEED = 20260
 
-Progress = Callable[[str, int, int], None]
-
 
 def shape_class(spec: Graph, long: frozenset[str] = frozenset()) -> Graph:
     """Return `spec` with every static extent replaced by that of its class, stored as fp16.
@@ -45,21 +49,21 @@ def shape_class(spec: Graph, long: frozenset[str] = frozenset()) -> Graph:
     Dims in `long` count as long whatever their extents are here.
     """
 
-    def class_of(dim: Dim) -> Dim:
-        is_long = dim.name in long or dim.size > LARGEST_TILE
-        return dim if dim.dynamic else replace(dim, size=LONG if is_long else SHORT)
-
     def classed(value: Value) -> Value:
         dtype = DType.FP16 if value.type.dtype in STORAGE_DTYPES else value.type.dtype
         return replace(value, type=TensorType(tuple(map(class_of, value.type.dims)), dtype))
+
+    def class_of(dim: Dim) -> Dim:
+        is_long = dim.name in long or dim.size > LARGEST_TILE
+        return dim if dim.dynamic else replace(dim, size=LONG if is_long else SHORT)
 
     nodes = tuple(replace(n, outs=tuple(map(classed, n.outs))) for n in spec.nodes)
     return replace(spec, nodes=nodes)
 
 
 @dataclass(frozen=True)
-class Superoptimization:
-    """One search as a job (`jobs/job.py`): it is cut into tasks, and merged from their results."""
+class Superoptimization(Job):
+    """One search as a job: it is cut into tasks, and merged from their results."""
 
     spec: Graph  # of a shape class
     limits: Limits
@@ -81,13 +85,12 @@ class Superoptimization:
             problem = Problem(self.spec, self.limits, target(self.arch))
             search, own = Search(problem.shortened()), {t.name for t in problem.tensors}
             parts = frozenset(t.name for t in search.problem.tensors) - own
-            searched = partial(_searched, search, parts)
-            return Round("search", [partial(searched, task) for task in search.tasks()])
+            return Round("search", [partial(_searched, search, parts, t) for t in search.tasks()])
         if len(earlier) == 1:
             programs, _ = self._worth_verifying(earlier[0])
-            verifier = Verifier(self.spec)
+            prover = Prover(self.spec)
             batches = [programs[i : i + BATCH] for i in range(0, len(programs), BATCH)]
-            return Round("verify", [partial(_verified, verifier, batch) for batch in batches])
+            return Round("verify", [partial(_verified, prover, batch) for batch in batches])
         return None
 
     def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
@@ -118,46 +121,45 @@ class Superoptimization:
         return kept, len(ordered) - len(kept)
 
 
-@dataclass(frozen=True)
-class Verifier:
-    """Quick proofs at small sizes against one spec."""
+def _searched(search: Search, parts: frozenset[str], task: Task) -> Found:
+    """Return what a task finds; the library cannot multiply parts of the spec: none is stored."""
+    found = search.run(task)
+    return Found(
+        tuple(
+            program
+            for program in found.programs
+            if not any(isinstance(k, LibrarySketch) and parts & {*k.args} for k in program.kernels)
+        ),
+        found.counts,
+    )
 
-    spec: Graph
 
-    @cached_property
-    def goal(self) -> Goal:
-        """How programs are lowered for a quick proof."""
-        return goal_of(self.spec, DType.FP16)
+def _verified(prover: Prover, batch: Sequence[ProgramSketch]) -> Found:
+    return Found(tuple(p for p in batch if not reason_against(p, prover)))
 
-    @cached_property
-    def prover(self) -> Prover:
-        """The spec, evaluated once per draw for all programs."""
-        return Prover(self.spec)
 
-    @cached_property
-    def cases(self) -> list[Case]:
-        """Two quick draws: uneven tiles, steps and parts; and everything within one of each.
+def reason_against(program: ProgramSketch, prover: Prover) -> str:
+    """Return why a program is not equal to the prover's spec, nothing if it proves equal."""
+    try:
+        graph = stabilise(lower(program, goal_of(prover.spec, DType.FP16)), DType.FP16)
+        for number, case in enumerate(quick_cases(prover.spec)):
+            prover.compare(graph, case, seed=SEED + number)
+    except MirageError as error:
+        return error.sentence
+    return ""
 
-        The chosen muGraph is proved at length; dims that only number problems have one block.
-        """
-        alike = batch_dims(self.spec)
-        reduced = summed_dims(self.spec)
-        names = seen_dims(self.spec)
-        tiles = {d: 2 + i % 2 for i, d in enumerate(names)}
-        uneven = {d: tiles[d] if d in alike else 2 * tiles[d] + 1 for d in names}
-        uneven |= {d: 3 * tiles[d] + 1 for d in reduced}
-        parts = {parts_of(d): 2 * tiles[d] for d in reduced}
-        return [Case(tiles | parts, uneven), Case(tiles | parts, tiles)]
 
-    def reason_against(self, program: ProgramSketch) -> str:
-        """Return why a program is not equal to the spec, nothing if it proves equal."""
-        try:
-            graph = stabilise(lower(program, self.goal), DType.FP16)
-            for number, case in enumerate(self.cases):
-                self.prover.compare(graph, case, seed=SEED + number)
-        except MirageError as error:
-            return error.sentence
-        return ""
+def quick_cases(spec: Graph) -> list[Case]:
+    """Return two quick draws: uneven tiles, steps and parts; and everything within one of each.
+
+    The chosen muGraph is proved at length; dims that only number problems have one block.
+    """
+    alike, reduced = batch_dims(spec), summed_dims(spec)
+    tiles = {d: 2 + i % 2 for i, d in enumerate(seen_dims(spec))}
+    uneven = {d: n if d in alike else 2 * n + 1 for d, n in tiles.items()}
+    uneven |= {d: 3 * tiles[d] + 1 for d in reduced}
+    cut = tiles | {parts_of(d): 2 * tiles[d] for d in reduced}
+    return [Case(cut, uneven), Case(cut, tiles)]
 
 
 def goal_of(spec: Graph, storage: DType) -> Goal:
@@ -166,46 +168,32 @@ def goal_of(spec: Graph, storage: DType) -> Goal:
     return Goal(spec, replace(result, dtype=storage), storage, {})
 
 
-def _searched(search: Search, parts: frozenset[str], task: Task) -> Found:
-    """Return what a task finds; the library cannot multiply parts of the spec: none is stored."""
-    found = search.run(task)
-    programs = (
-        program
-        for program in found.programs
-        if not any(isinstance(k, LibrarySketch) and parts & {*k.args} for k in program.kernels)
-    )
-    return Found(tuple(programs), found.counts)
+def run_search(job: Job, *, jobs: int, progress: Progress) -> Found:
+    """Return what a search finds that is made here, and kept nowhere; raise what it raises.
 
-
-def _verified(verifier: Verifier, batch: Sequence[ProgramSketch]) -> Found:
-    return Found(tuple(p for p in batch if not verifier.reason_against(p)))
-
-
-def superoptimize(
-    spec: Graph, limits: Limits, arch: str, *, jobs: int = 1, progress: Progress = lambda *_: None
-) -> Found:
-    """Return the programs that are equal to `spec`, cheapest first, without a store.
-
-    `progress(stage, done, tasks)` is called as tasks finish. Raises what the search raises.
+    The stage of an event is the word for a round.
     """
-    problem = Superoptimization(shape_class(spec), limits, arch)
-    return run_search(problem, jobs=jobs, progress=progress)
-
-
-def run_search(problem: JobProblem, *, jobs: int, progress: Progress) -> Found:
-    """Return the outcome of a search that is made here and kept nowhere."""
-    stage, done, tasks = "", 0, 0
-    for message in work(Job("superoptimize", problem), (), jobs):
+    for message in work(job, (), jobs):
         if isinstance(message, MirageError):
             raise message
         if isinstance(message, Found):
             return message
-        if isinstance(message, Planned):
-            stage, done, tasks = message.name, message.done, message.tasks
-        else:
-            done += 1
-        progress(stage, done, tasks)
+        text = f"{message.done} of {message.tasks} tasks"
+        progress(Event(message.name, message.done, message.tasks, text))
     raise SearchError("the search ended without an outcome")
+
+
+def superoptimize(
+    spec: Graph,
+    limits: Limits,
+    arch: str,
+    *,
+    jobs: int = 1,
+    progress: Progress = lambda event: None,
+) -> Found:
+    """Return the programs that are equal to `spec`, cheapest first; see `run_search`."""
+    job = Superoptimization("superoptimize", shape_class(spec), limits, arch)
+    return run_search(job, jobs=jobs, progress=progress)
 
 
 def search_job(recipe: Recipe, shape: Shape, limits: Limits, *, arch: str) -> Job:
@@ -216,7 +204,7 @@ def search_job(recipe: Recipe, shape: Shape, limits: Limits, *, arch: str) -> Jo
     """
     long = {d for s in (*recipe.shapes, shape) for d, n in s.dims.items() if n > LARGEST_TILE}
     spec = shape_class(trace(recipe, shape, DType.FP16), frozenset(long))
-    return Job(recipe.name, Superoptimization(spec, limits, arch))
+    return Superoptimization(recipe.name, spec, limits, arch)
 
 
 def search_jobs(recipes: Sequence[Recipe], limits: Limits, *, arch: str) -> list[Job]:

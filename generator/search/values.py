@@ -4,7 +4,7 @@ A value is known by its abstract term, how its dims are cut, and when it is read
 the same value are two derivations of it. So the search does not enumerate graphs but saturates
 values: from the block's inputs and the constants, newest first, every op on every pair of values,
 until nothing new appears. Terms forget indices, so a value may still mean several things; those
-are told apart where they matter, on the way to the program's result (`refine.py`).
+are told apart where they matter, on the way to the program's result (`fingerprints.py`).
 A value is pruned when
 * type: dims cut differently meet, or values inside and after the loop mix;
 * abstract: its term cannot be part of anything equal to the program's term;
@@ -29,44 +29,61 @@ from mirage_kernels.generator.meaning.abstract import (
     PARTS,
     accum_parts,
     elementwise,
+    source,
     sum_parts,
     summed,
+    target_term,
 )
 from mirage_kernels.generator.meaning.terms import Terms
-from mirage_kernels.generator.search.settings import (
+from mirage_kernels.generator.search.sketch import (
     BOTH,
     GRID,
     LOOP,
     PART,
+    Counts,
     DimRoles,
     Dims,
+    Leaf,
+    Limits,
     Setting,
+    Step,
     TensorInfo,
     View,
 )
-from mirage_kernels.generator.search.sketch import Counts, Leaf, Step
 
 LOAD = "load"  # the step that takes a value from a tensor or a constant
+# Values of a setting where the spec contracts nothing: nearly any two of them might be needed
+# together then, and testing whether they are takes the time (nine products in the square of three).
+VALUES_OF_SUMS = 250
 
 
-@dataclass
-class TermSpace:
-    """What each op makes of which terms, under both pruners; shared by all settings."""
+class Vocabulary:
+    """What values are made with: the spec's ops by arity, the dims it sums along, its constants.
 
-    terms: Terms
-    target: int
-    binary: tuple[str, ...]  # the elementwise ops with two operands
-    prune_abstract: bool = True
+    And what each op makes of which terms, under both pruners. All settings of a spec share it.
+    """
 
-    def __post_init__(self) -> None:
-        self.zero = self.terms.leaf("const", "0")
+    def __init__(self, spec: Graph, terms: Terms, limits: Limits) -> None:
+        self.terms, self.limits, self.target = terms, limits, target_term(terms, spec)
+        used = {n.op for n in spec.nodes}
+        own = [op for op in OPS if op in used and OPS[op].kind is Kind.ELEMENTWISE]
+        self.elementwise = {n: tuple(op for op in own if OPS[op].arity == n) for n in (1, 2, 3)}
+        self.sums = tuple(dict.fromkeys(n.over for n in spec.of("sum")))
+        self.contractions = tuple(dict.fromkeys(n.over for n in spec.of("contract")))
+        slow = limits.prune_abstract and not self.contractions
+        self.most_values = min(limits.values, VALUES_OF_SUMS) if slow else limits.values
+        self.zero = terms.leaf("const", "0")
         self.choices = {
             atom[2][1:]  # so far the target's atoms are the only ones
-            for atom in self.terms.atoms
+            for atom in terms.atoms
             if atom[:2] == ("fn", "where") and len(atom[2]) == 3
         }
+        self.constants = [
+            TensorInfo(n.name, (), source(terms, n), n.out.type.dtype)
+            for n in spec.of("const", "size")
+        ]
         # Counts of inputs are packed into one number: adding and comparing them are single steps.
-        capacity = self.terms.occurrences(self.target)
+        capacity = terms.occurrences(self.target)
         counted = sorted(name for name, n in capacity.items() if n < 0x80)  # more are not limited
         self.shift = {name: 8 * i for i, name in enumerate(counted)}
         self.high_bits = sum(0x80 << s for s in self.shift.values())
@@ -84,7 +101,7 @@ class TermSpace:
             term = summed(self.terms, product, over, parts)
         else:
             term = elementwise(self.terms, op, args)
-        needed = not self.prune_abstract or self.terms.contains(self.target, term)
+        needed = not self.limits.prune_abstract or self.terms.contains(self.target, term)
         return term if needed else None
 
     def ops_on(self, low: int, high: int) -> tuple[tuple[str, bool], ...]:
@@ -94,10 +111,10 @@ class TermSpace:
         contraction can be needed only where the product of its operands can.
         """
         room = self.room - self._occurrences(low) - self._occurrences(high)
-        if self.prune_abstract and room & self.high_bits != self.high_bits:
+        if self.limits.prune_abstract and room & self.high_bits != self.high_bits:
             return ()
         ops = []
-        for op in self.binary:
+        for op in self.elementwise[2]:
             if self.result(op, (low, high), "", ()) is not None:
                 ops.append((op, False))
             if not OPS[op].commutative and self.result(op, (high, low), "", ()) is not None:
@@ -113,7 +130,7 @@ class TermSpace:
 
     def is_chosen_between(self, a: int, b: int) -> bool:
         """Return whether the program may choose between two terms: a mask, or a choice it makes."""
-        return b == self.zero or (a, b) in self.choices or not self.prune_abstract
+        return b == self.zero or (a, b) in self.choices or not self.limits.prune_abstract
 
 
 @dataclass(frozen=True)
@@ -129,22 +146,6 @@ class Value:
     def names(self) -> frozenset[str]:
         """Names of the dims, parts left out."""
         return frozenset(d for d, how in self.dims if how != PART)
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """What enumeration may use: ops with the dims they reduce, and constants; and how much."""
-
-    elementwise: tuple[str, ...]
-    sums: tuple[str, ...]
-    contractions: tuple[str, ...]
-    constants: tuple[TensorInfo, ...]
-    most_depth: int
-    most_values: int
-
-    def of_arity(self, arity: int) -> tuple[str, ...]:
-        """Return the elementwise ops with so many operands."""
-        return tuple(op for op in self.elementwise if OPS[op].arity == arity)
 
 
 @dataclass
@@ -167,7 +168,6 @@ class Values:
 class Saturation(Values):
     """Every value of one setting that the pruners keep."""
 
-    space: TermSpace = field(kw_only=True)
     vocabulary: Vocabulary = field(kw_only=True)
     depths: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=lambda: Counts(pruned=Counter()))
@@ -177,22 +177,22 @@ class Saturation(Values):
     tried: int = 0  # values whose steps with all older ones were taken
 
     def __post_init__(self) -> None:
-        for constant in self.vocabulary.constants:
-            reading = _reading(constant.dtype)
-            self._leaf(Value(constant.term, frozenset(), Phase.BEFORE, reading), constant.name)
+        if not self.values:
+            for constant in self.vocabulary.constants:
+                self._leaf(constant, frozenset(), Phase.BEFORE, constant.name)
 
     def add_inputs(self, tensors: Sequence[TensorInfo], roles: DimRoles) -> None:
         """Add every view of every tensor."""
         for tensor in tensors:
             for view in self.setting.views(tensor, roles):
                 phase = Phase.LOOP if view.loop_cut else Phase.BEFORE
-                dims = view.dims(tensor.dims)
-                self._leaf(Value(tensor.term, dims, phase, _reading(tensor.dtype)), view)
+                self._leaf(tensor, view.dims(tensor.dims), phase, view)
 
-    def _leaf(self, value: Value, what: Leaf) -> None:
-        number = self._number(value, 0)
+    def _leaf(self, tensor: TensorInfo, dims: Dims, phase: Phase, leaf: Leaf) -> None:
+        dtype = DType.FP32 if tensor.dtype.is_real else tensor.dtype
+        number = self._number(Value(tensor.term, dims, phase, dtype), 0)
         self.derivations[number] = [Step(LOAD, ())]  # what can be loaded is not computed again
-        self.leaves[number] = what
+        self.leaves[number] = leaf
 
     def _number(self, value: Value, depth: int) -> int:
         """Return the number of a value, a new one if it is new."""
@@ -215,9 +215,9 @@ class Saturation(Values):
                     continue
                 if value not in self.numbers:
                     depth = 1 + max(self.depths[i] for i in step.args)
-                    if depth > words.most_depth or len(self.values) >= words.most_values:
-                        reason = "depth" if depth > words.most_depth else "budget"
-                        self.counts.pruned[reason] += 1
+                    too_deep = depth > words.limits.block_ops
+                    if too_deep or len(self.values) >= words.most_values:
+                        self.counts.pruned["depth" if too_deep else "budget"] += 1
                         continue
                     self._number(value, depth)
                 self.derivations[self.numbers[value]].append(step)
@@ -228,8 +228,8 @@ class Saturation(Values):
         """Return a saturation that has more inputs, with counts of its own."""
         own = ("values", "keys", "cuts", "leaves", "depths", "numbers")
         copies = {name: copy(getattr(self, name)) for name in own}
-        more = replace(self, **copies, counts=Counts(pruned=Counter()))
-        more.derivations = [[*ways] for ways in self.derivations]
+        ways = [[*ways] for ways in self.derivations]
+        more = replace(self, **copies, derivations=ways, counts=Counts(pruned=Counter()))
         more.add_inputs(tensors, roles)
         more.run()
         return more
@@ -250,79 +250,70 @@ class Saturation(Values):
     def _steps_at(self, high: int) -> Iterator[Step]:
         """Yield the steps whose newest operand is `high`.
 
-        This runs for every pair of values: what depends on their terms alone is known to the term
-        space, and what depends on their cuts is computed once per cut.
+        This runs for every pair of values: what depends on their terms alone is known to the
+        vocabulary, and what depends on their cuts is computed once per cut.
         """
-        yield from self._steps_on_one(high, self.values[high])
-        meets: dict[int, bool] = {}
-        own, unneeded, apart = self.keys[high][0], 0, 0
+        value, words = self.values[high], self.vocabulary
+        yield from (Step(op, (high,)) for op in words.elementwise[1])
+        parts = sorted(d for d in value.names if d.endswith(parts_of("")))
+        yield from (Step("sum", (high,), d) for d in (*words.sums, *parts) if d in value.names)
+        if value.phase is Phase.LOOP:
+            yield Step("accum", (high,))
+        if self.setting.split is not None and (parts_of(self.setting.split), PART) in value.dims:
+            yield Step("combine", (high,), self.setting.split)
+        yield from self._pairs_at(high)
+        upto = range(high + 1)
+        for op in words.elementwise[3]:  # a truth value chooses between two numbers
+            for condition in (i for i in upto if self.values[i].dtype is DType.BOOL):
+                newest = [(high, i) for i in upto] + [(i, high) for i in range(high)]
+                for a, b in product(upto, upto) if condition == high else newest:
+                    if words.is_chosen_between(self.values[a].term, self.values[b].term):
+                        yield Step(op, (condition, a, b))
+
+    def _pairs_at(self, high: int) -> Iterator[Step]:
+        meets: dict[int, frozenset[str] | None] = {}  # by cut: the dims of both
+        value, unneeded, apart = self.values[high], 0, 0
+        own, ops_on = value.term, self.vocabulary.ops_on
         for low, (term, cut) in enumerate(self.keys[: high + 1]):
-            ops = self.space.ops_on(term, own)
+            ops = ops_on(term, own)
             if not ops:
                 unneeded += 1
                 continue
             if cut not in meets:
-                meets[cut] = _met([self.values[high], self.values[low]]) is not None
-            if meets[cut]:
-                yield from self._steps_on_two(low, high, ops)
-            else:
+                other = self.values[low]
+                meets[cut] = value.names & other.names if _met([value, other]) else None
+            shared = meets[cut]
+            if shared is None:
                 apart += 1
+                continue
+            for op, swapped in ops:
+                if op == "contract":
+                    dims = self.vocabulary.contractions
+                    yield from (Step(op, (low, high), over) for over in dims if over in shared)
+                elif not swapped or low != high:
+                    yield Step(op, (high, low) if swapped else (low, high))
         self.counts.pruned["abstract"] += unneeded
         self.counts.pruned["type"] += apart
-        yield from self._choices_at(high)
-
-    def _steps_on_one(self, number: int, value: Value) -> Iterator[Step]:
-        yield from (Step(op, (number,)) for op in self.vocabulary.of_arity(1))
-        parts = sorted(d for d in value.names if d.endswith(parts_of("")))
-        for over in (*self.vocabulary.sums, *parts):
-            if over in value.names:
-                yield Step("sum", (number,), over)
-        if value.phase is Phase.LOOP:
-            yield Step("accum", (number,))
-        if self.setting.split is not None and (parts_of(self.setting.split), PART) in value.dims:
-            yield Step("combine", (number,), self.setting.split)
-
-    def _steps_on_two(self, low: int, high: int, ops: Sequence[tuple[str, bool]]) -> Iterator[Step]:
-        for op, swapped in ops:
-            if op == "contract":
-                shared = self.values[high].names & self.values[low].names
-                for over in self.vocabulary.contractions:
-                    if over in shared:
-                        yield Step(op, (low, high), over)
-            elif not swapped:
-                yield Step(op, (low, high))
-            elif low != high:
-                yield Step(op, (high, low))
-
-    def _choices_at(self, high: int) -> Iterator[Step]:
-        """Yield the steps with three operands: a truth value chooses between two numbers."""
-        upto = range(high + 1)
-        for op in self.vocabulary.of_arity(3):
-            for condition in (i for i in upto if self.values[i].dtype is DType.BOOL):
-                newest = [(high, i) for i in upto] + [(i, high) for i in range(high)]
-                for a, b in product(upto, upto) if condition == high else newest:
-                    if self.space.is_chosen_between(self.values[a].term, self.values[b].term):
-                        yield Step(op, (condition, a, b))
 
     def _make(self, step: Step) -> Value | None:
         """Return the value of a step; None when it has no type or its term can't be needed."""
         args = [self.values[i] for i in step.args]
-        dtype, met = _result_dtype(step.op, args), _met(args)
-        made = self._typed(step, args, *met) if dtype is not None and met is not None else None
+        dtype = _result_dtype(step.op, args)
+        made = self._typed(step, args) if dtype is not None else None
         if dtype is None or made is None:
             self.counts.pruned["type"] += 1
             return None
         dims, phase, factors = made
-        terms = tuple(a.term for a in args)
         over = (self.setting.loop or "") if step.op == "accum" else step.over
-        term = self.space.result(step.op, terms, over.removesuffix(parts_of("")), factors)
+        terms = tuple(a.term for a in args)
+        term = self.vocabulary.result(step.op, terms, over.removesuffix(parts_of("")), factors)
         if term is None:
             self.counts.pruned["abstract"] += 1
             return None
         return Value(term, dims, phase, dtype)
 
     def _typed(
-        self, step: Step, args: Sequence[Value], together: Dims, phase: Phase
+        self, step: Step, args: Sequence[Value]
     ) -> tuple[Dims, Phase, tuple[str, ...]] | None:
         """Return dims and phase of a result, and which factors of a sum a step does.
 
@@ -330,6 +321,10 @@ class Saturation(Values):
         same rule for every program; products over a new pair of dims are contractions). Positions
         and truth values may meet along new dims: they are computed where they are used.
         """
+        met = _met(args)
+        if met is None:
+            return None
+        together, phase = met
         factors: tuple[str, ...] = PARTS
         loop, split = self.setting.loop, self.setting.split
         part = (parts_of(split or ""), PART)
@@ -364,10 +359,6 @@ def _met(args: Sequence[Value]) -> tuple[Dims, Phase] | None:
     if phase is None or len({d for d, _ in together}) < len(together):
         return None
     return together, phase
-
-
-def _reading(dtype: DType) -> DType:
-    return DType.FP32 if dtype.is_real else dtype
 
 
 def _result_dtype(op: str, args: Sequence[Value]) -> DType | None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.errors import GraphError, UndefinedError, VerifyError
-from mirage_kernels.generator.ir import DType, Graph, Json, Node, TensorType, retile
+from mirage_kernels.generator.ir import Dim, DType, Graph, Json, Node, retile
 from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.degree import failure_probability
@@ -92,7 +92,6 @@ class Prover:
 
     def __init__(self, spec: Graph, *, range_of: RangeOf | None = None) -> None:
         self.spec, self.range_of = spec, range_of or self.any_length
-        self.has_exp = any(n.op == "exp" for n in spec.nodes)
         self._references: dict[tuple[int, tuple[tuple[str, int], ...]], Reference] = {}
 
     def any_length(self, name: str, sizes: Sizes) -> tuple[int, int]:
@@ -106,38 +105,33 @@ class Prover:
         compared: list[Compared] = []
         for case in cases:
             for tried in (case, *smaller(self.spec, case)):
-                compared.append(self._compared(candidate, tried, seed))
-                seed += compared[-1].draws
-                if compared[-1].log2_failure <= LOG2_WANTED:
+                # A wrong candidate ends here, before any bound is computed.
+                tiled = self.compare(candidate, tried, seed=seed)
+                chance = log2_chance(self.spec, tiled, tried.sizes)
+                draws = draws_needed(chance) if tried.bounded else 1
+                for more in range(seed + 1, seed + draws):
+                    self.compare(tiled, tried, seed=more)
+                tiles = {d: n for d, n in tried.tiles.items() if d in tiles_of(tiled)}
+                bound = rounded_up(draws * chance)
+                compared.append(Compared(tiles, tried.sizes, seed, draws, bound))
+                seed += draws
+                if bound <= LOG2_WANTED:
                     break
         return Proof.of(compared)
-
-    def _compared(self, candidate: Graph, case: Case, seed: int) -> Compared:
-        # A wrong candidate ends here, before any bound is computed.
-        tiled = self.compare(candidate, case, seed=seed)
-        chance = log2_chance(self.spec, tiled, case.sizes)
-        draws = draws_needed(chance) if case.bounded else 1
-        for more in range(seed + 1, seed + draws):
-            self.compare(tiled, case, seed=more)
-        used = tiles_of(tiled)
-        tiles = {name: size for name, size in case.tiles.items() if name in used}
-        return Compared(tiles, case.sizes, seed, draws, rounded_up(draws * chance))
 
     def compare(self, candidate: Graph, case: Case, *, seed: int) -> Graph:
         """Evaluate on one draw; return what was evaluated.
 
         Raises VerifyError where a result is not the recipe's.
         """
+        what = "cut"
         try:
-            tiled = retile(candidate, case.tiles)
-        except GraphError as error:
-            raise VerifyError(f"the candidate cannot be cut: {error.sentence}") from error
-        reference = self.reference(case.sizes, seed)
-        reading = array_reading(field_arithmetic(reference.field), case.sizes)
-        try:
+            tiled, what = retile(candidate, case.tiles), "evaluated"
+            reference = self.reference(case.sizes, seed)
+            reading = array_reading(field_arithmetic(reference.field), case.sizes)
             made = results(tiled, reference.inputs, reading)
         except GraphError as error:
-            raise VerifyError(f"the candidate cannot be evaluated: {error.sentence}") from error
+            raise VerifyError(f"the candidate cannot be {what}: {error.sentence}") from error
         if len(made) != len(reference.wanted):
             raise VerifyError(f"{len(made)} results instead of {len(reference.wanted)}")
         for wanted, found in zip(reference.wanted, made, strict=True):
@@ -154,7 +148,8 @@ class Prover:
             return self._references[key]
         attempts = list(self._attempts())
         for attempt, raised in enumerate(attempts):
-            field = draw_field(seed + attempt * RETRY_STRIDE, exponents=self.has_exp)
+            exponents = bool(self.spec.of("exp"))
+            field = draw_field(seed + attempt * RETRY_STRIDE, exponents=exponents)
             inputs = self.random_inputs(sizes, field, (seed, attempt), raised=raised)
             reading = array_reading(field_arithmetic(field), sizes)
             try:
@@ -186,7 +181,8 @@ class Prover:
         """Return random elements for every input; positions and lengths are whole numbers.
 
         `draw` is a seed and the number of the attempt. The least values of lengths are `raised` by
-        parts of their ranges. A single one takes the values of its range in turn, seed by seed.
+        parts of their ranges. A single one takes the values of its range in turn, seed by seed;
+        several take all of them, where there are as many places.
         """
         turn, attempt = draw
         rng = np.random.default_rng((turn, 2, attempt))
@@ -201,22 +197,15 @@ class Prover:
             if least > largest:
                 raise VerifyError(f"{node.name} has no value at extents {_text(sizes)}")
             least += round((largest - least) * raised.get(node.name, 0.0))
-            span = range(least, largest + 1)
-            if math.prod(shape) == 1:
+            span, places = np.arange(least, largest + 1), math.prod(shape)
+            if places == 1:
                 turn, value = divmod(turn, len(span))
-                numbers = np.full(shape, span[value], np.int64)
+                numbers = span[[value]]
             else:
-                numbers = whole_numbers(span, shape, rng)
-            inputs.append(Array(names, (numbers,), real=False))
+                rounds = -(-places // len(span))
+                numbers = np.concatenate([rng.permutation(span) for _ in range(rounds)])[:places]
+            inputs.append(Array(names, (numbers.reshape(shape),), real=False))
         return inputs
-
-
-def whole_numbers(span: range, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
-    """Return random numbers of a range: all of them, where there are as many places."""
-    places = math.prod(shape)
-    rounds = -(-places // len(span))
-    drawn = np.concatenate([rng.permutation(np.asarray(span, np.int64)) for _ in range(rounds)])
-    return drawn[:places].reshape(shape)
 
 
 def log2_chance(spec: Graph, candidate: Graph, sizes: Sizes) -> float:
@@ -262,31 +251,27 @@ def require_signature(spec: Graph, candidate: Graph) -> None:
     Names, dims with their extents and what may be left out are compared, and whether inputs are
     real numbers; storage types are the numeric gate's to compare.
     """
-    for ours, theirs in zip(spec.inputs, candidate.inputs, strict=False):
-        if _declared(ours) != _declared(theirs):
-            raise VerifyError(f"its input {_declared(theirs)} is {_declared(ours)} in the recipe")
+    for node, given in zip(spec.inputs, candidate.inputs, strict=False):
+        if _declared(node) != _declared(given):
+            raise VerifyError(f"its input {_declared(given)} is {_declared(node)} in the recipe")
     if len(candidate.inputs) != len(spec.inputs):
         raise VerifyError(f"{len(candidate.inputs)} inputs instead of {len(spec.inputs)}")
     if len(candidate.outputs) != len(spec.outputs):
         raise VerifyError(f"{len(candidate.outputs)} results instead of {len(spec.outputs)}")
     for wanted, name in zip(spec.outputs, candidate.outputs, strict=True):
-        dims, given = spec.values[wanted].type, candidate.values[name].type
-        if dims.dims != given.dims:
-            raise VerifyError(
-                f"its result {name} has dims {_dims(given)}, in the recipe {_dims(dims)}"
-            )
+        ours, theirs = spec.values[wanted].type, candidate.values[name].type
+        if ours.dims != theirs.dims:
+            dims = f"{_text(theirs.dims)}, in the recipe {_text(ours.dims)}"
+            raise VerifyError(f"its result {name} has dims {dims}")
 
 
 def _declared(node: Node) -> str:
     """Return what is compared of an input, as it is shown: `optional bias [N=4096]`."""
     type_ = node.out.type
     kind = "" if type_.dtype.is_real else f" {type_.dtype.value}"
-    return f"{'optional ' * node.optional}{node.name}{kind} [{_dims(type_)}]"
+    return f"{'optional ' * node.optional}{node.name}{kind} [{_text(type_.dims)}]"
 
 
-def _dims(type_: TensorType) -> str:
-    return ", ".join(map(str, type_.dims))
-
-
-def _text(sizes: Sizes) -> str:
-    return ", ".join(f"{d}={n}" for d, n in sizes.items())
+def _text(sizes: Sizes | Sequence[Dim]) -> str:
+    named = [f"{d}={n}" for d, n in sizes.items()] if isinstance(sizes, Mapping) else sizes
+    return ", ".join(map(str, named))

@@ -1,41 +1,37 @@
-"""kernels/catalog.json: which variant was measured to be fastest, for every kernel and bucket.
+"""What tuning knows of kernels: candidates, measurements, choices; kernels/catalog.json keeps them.
 
-Only `generate` reads it: a kernel's record then holds the variants and the largest number of tokens
-that it serves, and everything else follows from the record. Candidates of a bucket are compared at
-one call or at several; where a launch tells calls of few work tiles apart, these may have knobs of
-their own.
+A folder's manifest.json has the same form: sections of kernels whose candidates are compiled, and
+not measured yet. Only `generate` reads the catalog: a kernel's record then holds the variants and
+the largest number of tokens that it serves, and everything else follows from the record. Candidates
+of a bucket are compared at one call or at several; where a launch tells calls of few work tiles
+apart, these may have knobs of their own.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import correlation
+from typing import TypeVar, cast
 
 from mirage_kernels.generator.build.compile import ROOT
-from mirage_kernels.generator.ir.text import dumps
+from mirage_kernels.generator.errors import FileError
+from mirage_kernels.generator.ir.codec import from_data, to_data
+from mirage_kernels.generator.ir.text import Json, dumps
 from mirage_kernels.generator.records.files import write_whole
+from mirage_kernels.generator.schedules import read_knobs
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.tuning.files import read_file, written
 
 ELEMENT_TYPES = ("fp16", "bf16")
 HINT = "measure again: mirage-kernels tune"
+MANIFEST = "manifest.json"
+FOLDER_HINT = "choose a folder that can be written"
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Key:
-    """What names a kernel: recipe, element type, static extents."""
-
-    recipe: str
-    dtype: str
-    shape: Mapping[str, int]
-
-    @property
-    def name(self) -> str:
-        """`rms_norm_linear/K4096_N6144_fp16`."""
-        dims = "_".join(f"{name}{size}" for name, size in self.shape.items())
-        return f"{self.recipe}/{dims}_{self.dtype}"
+# -- a bucket --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,8 @@ class Tried:
     """One candidate: its times at the bucket's points, or in `failed` why it has none.
 
     `us` are those of calls that assume nothing, `assumed_us` those that assume constant weights and
-    a constant history; both are empty where that was not measured.
+    a constant history; both are empty where that was not measured. Of a compiled candidate `digest`
+    names its files and stands for its whole source.
     """
 
     knobs: Knobs
@@ -66,6 +63,8 @@ class Tried:
     us: tuple[float, ...] = ()
     assumed_us: tuple[float, ...] = ()
     failed: str = ""
+    digest: str = ""
+    registers: int = 0
 
     def means(self) -> tuple[float, ...]:
         """Return the mean of both times at each point."""
@@ -89,14 +88,17 @@ class Chosen:
 class Bucket:
     """What serves up to `size` tokens or query rows (0: any number), and all candidates.
 
-    `correlation` is Spearman's, of predictions and measurements.
+    The rule's choice is the first candidate; before measuring, `rule_of_few` is the rule's for
+    calls of few work tiles, where they have a variant. `correlation` is Spearman's, of predictions
+    and measurements.
     """
 
     size: int
-    chosen: tuple[Chosen, ...]
-    points: tuple[Point, ...]
-    tried: tuple[Tried, ...]
+    chosen: tuple[Chosen, ...] = ()
+    points: tuple[Point, ...] = ()
+    tried: tuple[Tried, ...] = ()
     correlation: float | None = None
+    rule_of_few: Knobs | None = None
 
     def choice(self, *, few: bool = False) -> Chosen | None:
         """Return what was chosen for calls of few work tiles, or for others."""
@@ -119,10 +121,28 @@ class Bucket:
     @property
     def plans(self) -> dict[str, float]:
         """The least time of every schedule at the first point, the fastest first."""
-        times: dict[str, float] = {}
-        for t in (t for t in self.tried if t.assumed_us):
-            times[t.knobs.label] = min(t.assumed_us[0], times.get(t.knobs.label, t.assumed_us[0]))
-        return dict(sorted(times.items(), key=lambda plan: plan[1]))
+        found: dict[str, float] = {}
+        for t in sorted((t for t in self.tried if t.assumed_us), key=lambda t: t.assumed_us):
+            found.setdefault(t.knobs.label, t.assumed_us[0])
+        return found
+
+
+# -- a kernel --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Key:
+    """What names a kernel: recipe, element type, static extents."""
+
+    recipe: str
+    dtype: str
+    shape: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """`rms_norm_linear/K4096_N6144_fp16`."""
+        dims = "_".join(f"{name}{size}" for name, size in self.shape.items())
+        return f"{self.recipe}/{dims}_{self.dtype}"
 
 
 @dataclass(frozen=True)
@@ -133,11 +153,6 @@ class Beyond:
     us: float | None
     eager_us: float
     library_us: float | None = None
-
-    @property
-    def other_us(self) -> float:
-        """What would run in its place."""
-        return self.library_us or self.eager_us
 
 
 @dataclass(frozen=True)
@@ -181,6 +196,11 @@ class Tuned:
 
     `form` names the fastest of the muGraphs that were compared (`forms`, as predicted), where the
     search found several.
+
+    Before measuring, `dim` names the dynamic dim where every bucket is measured at its own number
+    of tokens; there the last bucket's choice is also compared at other numbers, `above`. Kernels
+    without it are measured at calls of several dynamic extents. `others` are the same kernel by
+    other muGraphs, with the rule's variants.
     """
 
     key: Key
@@ -190,11 +210,18 @@ class Tuned:
     dense: tuple[Dense, ...] = ()
     form: str = ""
     forms: tuple[TriedForm, ...] = ()
+    dim: str = ""
+    above: tuple[int, ...] = ()
+    others: tuple[Tuned, ...] = ()
 
     @property
-    def knobs(self) -> tuple[Knobs, ...]:
-        """All knobs that were chosen."""
-        return tuple(c.knobs for b in self.buckets for c in b.chosen)
+    def candidates(self) -> dict[str, Tried]:
+        """All candidates by their digests, those of other muGraphs too."""
+        kernels = (self, *self.others)
+        return {t.digest: t for kernel in kernels for b in kernel.buckets for t in b.tried}
+
+
+# -- tunings ---------------------------------------------------------------------------------------
 
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
@@ -220,7 +247,10 @@ def overall_correlation(kernels: Sequence[Tuned]) -> float | None:
 
 @dataclass(frozen=True)
 class Section:
-    """Kernels measured in one tuning: for which architecture, where, when, by which command."""
+    """Kernels of one tuning: for which architecture, where measured, when, by which command.
+
+    Before measuring, `measured` has the command that compiled them only.
+    """
 
     arch: str
     measured: dict[str, str]
@@ -234,10 +264,10 @@ class Section:
 
     def without(self, names: set[str]) -> Section:
         """Return the section without some kernels; its correlation is that of the others."""
+        if not names & self.names:
+            return self
         kernels = tuple(k for k in self.kernels if k.key.name not in names)
-        same = len(kernels) == len(self.kernels)
-        correlation = self.correlation if same else overall_correlation(kernels)
-        return replace(self, correlation=correlation, kernels=kernels)
+        return replace(self, correlation=overall_correlation(kernels), kernels=kernels)
 
 
 @dataclass(frozen=True)
@@ -245,10 +275,6 @@ class Catalog:
     """Everything measured, a section per tuning; a kernel stands in one section of its arch."""
 
     sections: tuple[Section, ...] = ()
-
-    def find(self, arch: str, key: Key) -> Tuned | None:
-        """Return a kernel's entry."""
-        return next((k for k in self.of(arch) if k.key == key), None)
 
     def of(self, arch: str) -> Iterator[Tuned]:
         """Yield the kernels of an architecture."""
@@ -259,16 +285,45 @@ class Catalog:
         left = (s.without(new.names) if s.arch == new.arch else s for s in self.sections)
         return Catalog(tuple(s for s in (*left, new) if s.names))
 
-    def text(self) -> str:
-        """Return the file's text."""
-        return dumps(written(self))
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def read_file(path: Path, kind: type[T], *, what: str, hint: str) -> T:
+    """Read a JSON file that is `what`; raises FileError naming the file and what is wrong."""
+    try:
+        return read(kind, json.loads(path.read_text()))
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}", hint) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{path} is not {what}: {type(error).__name__}: {error}", hint) from error
+
+
+def write_file(path: Path, value: object, *, hint: str = FOLDER_HINT) -> None:
+    """Write a value whole, as `read_file` reads it."""
+    write_whole(path, dumps(written(value)), hint=hint)
+
+
+def read(kind: type[T], data: Json) -> T:
+    """Return JSON data as a value of a type, knobs as those of their schedule."""
+    return from_data(kind, data, {Knobs: lambda item: read_knobs(cast(dict[str, Json], item))})
+
+
+def written(value: object) -> Json:
+    """Return a value as JSON data."""
+    return to_data(value, lambda v: v.to_json() if isinstance(v, Knobs) else None)
+
+
+def load_manifest(folder: Path) -> Section:
+    """Read what a folder holds; raises FileError where there is no manifest."""
+    hint = f"`mirage-kernels tune --compile {folder}` writes it"
+    return read_file(folder / MANIFEST, Section, what="a tuning's manifest", hint=hint)
 
 
 def committed_path() -> Path:
     """Return where the package's catalog stands, in a checkout or installed."""
-    return (
-        ROOT / "kernels" / "catalog.json" if (ROOT / "kernels").is_dir() else ROOT / "catalog.json"
-    )
+    folder = ROOT / "kernels" if (ROOT / "kernels").is_dir() else ROOT
+    return folder / "catalog.json"
 
 
 def load_catalog(path: Path) -> Catalog:
@@ -278,7 +333,7 @@ def load_catalog(path: Path) -> Catalog:
 
 def write_catalog(path: Path, catalog: Catalog) -> None:
     """Write a catalog whole."""
-    write_whole(path, catalog.text(), hint="choose another file: --catalog FILE")
+    write_file(path, catalog, hint="choose another file: --catalog FILE")
 
 
 def tuned_kernel(
@@ -289,9 +344,9 @@ def tuned_kernel(
     With `of_any_type` buckets never tuned have what the same kernel of the other element type has,
     for kernels whose types take as many bytes and instructions.
     """
-    catalog = load_catalog(path or committed_path())
     types = (key.dtype, *(t for t in ELEMENT_TYPES if of_any_type and t != key.dtype))
-    found = [k for k in (catalog.find(arch, replace(key, dtype=t)) for t in types) if k is not None]
+    known = list(load_catalog(path or committed_path()).of(arch))
+    found = [k for dtype in types for k in known if k.key == replace(key, dtype=dtype)]
     if not found:
         return None
     own = {b.size for b in found[0].buckets}

@@ -8,7 +8,9 @@ it has several, all candidates are measured both ways, which count alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from math import log
 from statistics import geometric_mean
 
@@ -18,7 +20,9 @@ from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.catalog import (
     Beyond,
     Bucket,
+    Catalog,
     Chosen,
+    Dense,
     Point,
     Tried,
     TriedForm,
@@ -30,15 +34,17 @@ CLOSE = 1.02  # times slower than the fastest, with assumptions: perhaps faster 
 FAR = 1.15  # times slower than another schedule: no assumption would make up for it
 NOISE = 1.03  # between two runs of anything, by what `bench` shows
 DIGITS = 3
+NEVER = 1 << 30  # query tokens
 
 
 # -- buckets with one point ------------------------------------------------------------------------
 
 
-def fastest(tried: Sequence[Tried]) -> Tried | None:
+def fastest(tried: Iterable[Tried]) -> Tried | None:
     """Return the first, in the order of prediction, within 1 % of the fastest; None: all failed."""
-    least = min((t.assumed_us[0] for t in tried if t.assumed_us), default=0.0)
-    return next((t for t in tried if t.assumed_us and t.assumed_us[0] <= EQUAL * least), None)
+    timed = [t for t in tried if t.assumed_us]
+    least = min((t.assumed_us[0] for t in timed), default=0.0)
+    return next((t for t in timed if t.assumed_us[0] <= EQUAL * least), None)
 
 
 def finalists(tried: Sequence[Tried]) -> list[Tried]:
@@ -49,12 +55,12 @@ def finalists(tried: Sequence[Tried]) -> list[Tried]:
     sooner where a launch may read them early, and keep other blocks waiting where it may not (LoRA,
     8 tokens: 8.8 us with and 9.9 without, the rule's 9.0 and 9.6).
     """
-    plans = dict.fromkeys(t.knobs.label for t in tried)
-    best = [fastest([t for t in tried if t.knobs.label == plan]) for plan in plans]
-    found = [t for t in (*tried[:1], *best) if t is not None]
-    least = min((t.assumed_us[0] for t in tried if t.assumed_us), default=0.0)
-    measured = [t for t in tried if t.assumed_us]
-    return [t for t in measured if t.assumed_us[0] <= (FAR if t in found else CLOSE) * least]
+    labels = dict.fromkeys(t.knobs.label for t in tried)
+    best = [fastest(t for t in tried if t.knobs.label == label) for label in labels]
+    timed = [t for t in tried if t.assumed_us]
+    least = min((t.assumed_us[0] for t in timed), default=0.0)
+    kept = [*tried[:1], *best]
+    return [t for t in timed if t.assumed_us[0] <= (FAR if t in kept else CLOSE) * least]
 
 
 def chosen(tried: Sequence[Tried]) -> Tried | None:
@@ -81,7 +87,7 @@ def with_producers(tried: Mapping[int, Sequence[Tried]]) -> bool:
     rule = has_producers(next(iter(tried.values()))[0].knobs)
     means: dict[bool, float] = {}
     for with_ in (rule, not rule):
-        found = (fastest([t for t in b if has_producers(t.knobs) is with_]) for b in tried.values())
+        found = (fastest(t for t in b if has_producers(t.knobs) is with_) for b in tried.values())
         times = [t.assumed_us[0] for t in found if t is not None]
         if len(times) == len(tried):
             means[with_] = sum(map(log, times)) / len(times)
@@ -91,20 +97,13 @@ def with_producers(tried: Mapping[int, Sequence[Tried]]) -> bool:
     return rule is (rule in means and means[rule] <= other + log(EQUAL))
 
 
-def as_beyond(bucket: Bucket) -> Beyond:
-    """Return a bucket's choice with nothing assumed, beside what would run in its place."""
-    best, (point,) = bucket.best, bucket.points
-    us = best.us[0] if best is not None and best.us else None
-    return Beyond(bucket.size, us, point.eager_us or 0.0, point.library_us)
-
-
 def behind(row: Beyond, *, noise: float = 1.0) -> bool:
     """Say whether calls that assume nothing are slower than the library's program, or failed.
 
     Of a bucket, by more than noise; elsewhere at all, for the library runs its program there. Where
     that was not measured PyTorch eager stands for it.
     """
-    return row.us is None or row.us > noise * row.other_us
+    return row.us is None or row.us > noise * (row.library_us or row.eager_us)
 
 
 def most_tokens(buckets: Sequence[Bucket], beyond: Sequence[Beyond], *, any_number: bool) -> int:
@@ -113,8 +112,12 @@ def most_tokens(buckets: Sequence[Bucket], beyond: Sequence[Beyond], *, any_numb
     At least 1, the fewest that the table can say. A kernel that is nowhere behind and measured at
     numbers that stand for all (`any_number`) serves all: 0.
     """
+    rows = [(row, 1.0) for row in beyond]
+    for bucket in buckets:
+        us, (point,) = bucket.best.us if bucket.best else (), bucket.points
+        others = (point.eager_us or 0.0, point.library_us)
+        rows.append((Beyond(bucket.size, us[0] if us else None, *others), NOISE))
     most = 1
-    rows = [(as_beyond(b), NOISE) for b in buckets] + [(b, 1.0) for b in beyond]
     for row, noise in sorted(rows, key=lambda pair: pair[0].tokens):
         if behind(row, noise=noise):
             return most
@@ -135,14 +138,9 @@ def chosen_of(
     """
     usual = chosen_knobs(points, tried, rules[0], few=False)
     rule = rules[1] or (usual.knobs if usual else rules[0])
-    small = [t for t in tried if rows_of(t.knobs) <= FEW_TILES_ROWS or t.knobs == rule]
+    small = [t for t in tried if getattr(t.knobs, "rows", 0) <= FEW_TILES_ROWS or t.knobs == rule]
     few = chosen_knobs(points, small, rule, few=True)
     return tuple(c for c in (usual, few) if c is not None)
-
-
-def rows_of(knobs: Knobs) -> int:
-    """Return the query rows of a tile."""
-    return int(getattr(knobs, "rows", 0))
 
 
 def chosen_knobs(
@@ -157,17 +155,14 @@ def chosen_knobs(
     whole = [t for t in tried if not t.failed and len(t.us) == len(points)]
     if not own or not whole:
         return None
-
-    def ratio(one: Tried) -> float:
-        means = one.means()
-        return geometric_mean([means[i] / points[i].floor_us for i in own])
-
-    ratios = [(ratio(t), t.knobs) for t in sorted(whole, key=lambda t: t.knobs != rule)]
-    least = min(r for r, _ in ratios)
-    best, knobs = next((r, k) for r, k in ratios if r <= EQUAL_MEANS * least)
-    rules = next((r for r, k in ratios if k == rule), None)
-    known = None if rules is None else round(rules, DIGITS)
-    return Chosen(knobs, round(best, DIGITS), known, few)
+    ratios = {
+        t.knobs: geometric_mean([t.means()[i] / points[i].floor_us for i in own])
+        for t in sorted(whole, key=lambda t: t.knobs != rule)
+    }
+    least = min(ratios.values())
+    knobs = next(knobs for knobs, ratio in ratios.items() if ratio <= EQUAL_MEANS * least)
+    of_rule = round(ratios[rule], DIGITS) if rule in ratios else None
+    return Chosen(knobs, round(ratios[knobs], DIGITS), of_rule, few)
 
 
 def chosen_form(forms: Sequence[TriedForm]) -> str:
@@ -175,3 +170,50 @@ def chosen_form(forms: Sequence[TriedForm]) -> str:
     least = min((f.ratio for f in forms if f.ratio is not None), default=0.0)
     found = (f.form for f in forms if f.ratio is not None and f.ratio <= EQUAL_MEANS * least)
     return next(found, forms[0].form)
+
+
+# -- dense calls of many query tokens: our kernel, or PyTorch's attention --------------------------
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """From where on PyTorch's attention serves: query tokens of a sequence, and query lines."""
+
+    tokens: int
+    lines: int
+
+    def serves(self, call: Dense) -> bool:
+        """Say whether PyTorch's attention serves a call."""
+        return call.tokens >= self.tokens and call.lines >= self.lines
+
+
+def prefill_from(dense: Sequence[Dense]) -> Prefill | None:
+    """Return the rule that loses least against the faster one of both at every call.
+
+    The sum of logarithms counts small calls as large ones; of equal rules that for the most tokens
+    and lines. None where nothing was measured.
+    """
+    tokens = sorted({d.tokens for d in dense}, reverse=True)
+    lines = sorted({d.lines for d in dense}, reverse=True)
+    rules = [Prefill(*pair) for pair in product(tokens, lines)]
+
+    def lost(rule: Prefill) -> float:
+        taken = ((d.sdpa_us if rule.serves(d) else d.us) / min(d.us, d.sdpa_us) for d in dense)
+        return round(sum(map(log, taken)), 9)
+
+    return min([*rules, Prefill(NEVER, 0)], key=lost) if dense else None
+
+
+def prefill_rules(catalog: Catalog, arch: str) -> dict[tuple[str, int], Prefill | None]:
+    """Return the rules of kernels/prefill.py that the catalog gives.
+
+    By kind of call (see `kind_of`) and by the length of a head.
+    """
+    from mirage_kernels.prefill import kind_of
+
+    points: dict[tuple[str, int], list[Dense]] = {}
+    for kernel in catalog.of(arch):
+        for call in kernel.dense:
+            kind = kind_of(call.tokens, call.keys, causal=call.causal)
+            points.setdefault((kind, kernel.key.shape["D"]), []).append(call)
+    return {at: prefill_from(points[at]) for at in sorted(points)}

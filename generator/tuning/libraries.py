@@ -19,19 +19,18 @@ from mirage_kernels.generator.build.compile import ROOT, gencode
 from mirage_kernels.generator.build.ptxas import parse
 from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain
 from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
-from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.tuning.files import read_file, written
-from mirage_kernels.generator.tuning.manifest import (
+from mirage_kernels.generator.tuning.candidates import Candidates
+from mirage_kernels.generator.tuning.catalog import (
     FOLDER_HINT,
-    Built,
-    BuiltBucket,
-    Compiled,
-    Manifest,
+    Section,
+    Tried,
+    Tuned,
+    read_file,
+    write_file,
 )
-from mirage_kernels.generator.tuning.sources import Candidates
 
 DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
@@ -57,39 +56,29 @@ class Shop:
         return Shop(folder, arch, find_toolchain(), jobs)
 
 
-@dataclass(frozen=True)
-class Report:
-    """What the compiler said of a library: registers, or in `failed` why there is none."""
-
-    registers: int
-    failed: str = ""
-
-
-def compiled_kernel(found: Candidates, shop: Shop, progress: Progress) -> Compiled:
+def compiled_kernel(found: Candidates, shop: Shop, progress: Progress) -> Tuned:
     """Compile every candidate of a kernel; what the folder has already is not compiled again.
 
     An interrupt keeps what has not started from starting.
     """
-    knobs = list(dict.fromkeys(b.knobs for bucket in found.kernel.buckets for b in bucket.built))
-    made: dict[Knobs, Built] = {}
+    kernel, made = found.kernel, dict[Knobs, Tried]()
+    knobs = list(dict.fromkeys(t.knobs for bucket in kernel.buckets for t in bucket.tried))
     pool = ThreadPoolExecutor(shop.jobs)
     try:
-        for built in pool.map(lambda k: _built(found.source, k, shop), knobs):
-            made[built.knobs] = built
-            progress(Event("compile", len(made), len(knobs), found.kernel.key.name))
+        for one in pool.map(lambda k: compiled_candidate(found.source, k, shop), knobs):
+            made[one.knobs] = one
+            progress(Event("compile", len(made), len(knobs), kernel.key.name))
     finally:
         pool.shutdown(cancel_futures=True)
-
-    def filled(bucket: BuiltBucket) -> BuiltBucket:
-        built = (replace(made[b.knobs], predicted_us=b.predicted_us) for b in bucket.built)
-        return replace(bucket, built=tuple(built))
-
-    forms = tuple(compiled_kernel(form, shop, progress) for form in found.forms)
-    buckets = tuple(filled(bucket) for bucket in found.kernel.buckets)
-    return replace(found.kernel, buckets=buckets, forms=forms)
+    buckets = []
+    for bucket in kernel.buckets:
+        tried = (replace(made[t.knobs], predicted_us=t.predicted_us) for t in bucket.tried)
+        buckets.append(replace(bucket, tried=tuple(tried)))
+    others = tuple(compiled_kernel(other, shop, progress) for other in found.others)
+    return replace(kernel, buckets=tuple(buckets), others=others)
 
 
-def prune(shop: Shop, manifest: Manifest) -> None:
+def prune(shop: Shop, manifest: Section) -> None:
     """Remove libraries that no kernel of the manifest has any more: their sources have changed."""
     named = {digest for kernel in manifest.kernels for digest in kernel.candidates}
     for file in shop.folder.iterdir():
@@ -97,56 +86,46 @@ def prune(shop: Shop, manifest: Manifest) -> None:
             file.unlink()
 
 
-def _built(source: Callable[[Knobs], str], knobs: Knobs, shop: Shop) -> Built:
-    """Compile a candidate, or find what the folder has of it."""
+def compiled_candidate(source: Callable[[Knobs], str], knobs: Knobs, shop: Shop) -> Tried:
+    """Compile and link a candidate's library, or find what the folder has of it."""
     try:
         text = source(knobs)
     except PlanError as error:
-        return Built(digest_of("", shop.toolchain, shop.arch), knobs, 0, failed=error.sentence)
-    digest = digest_of(text, shop.toolchain, shop.arch)
-    file = shop.folder / f"{digest}.json"
-    if not (file.is_file() and (shop.folder / f"{digest}.so").is_file()):
-        write_whole(file, dumps(written(_compiled(text, digest, shop))), hint=FOLDER_HINT)
-    hint = "remove it, compile again"
-    report = read_file(file, Report, what="a compiler's report", hint=hint)
-    return Built(digest, knobs, report.registers, failed=report.failed)
-
-
-def _compiled(source: str, digest: str, shop: Shop) -> Report:
-    """Compile and link one library; return its registers, or why it is not to be measured."""
+        return Tried(knobs, failed=error.sentence, digest=digest_of("", shop))
+    digest = digest_of(text, shop)
+    made = Tried(knobs, digest=digest)
     file, library = (shop.folder / f"{digest}{ending}" for ending in (".cu", ".so"))
-    write_whole(file, source, hint=FOLDER_HINT)
-    object_file, unfinished = file.with_suffix(".o"), file.with_suffix(".unfinished")
-    compile_command = [
-        *compiler(shop.toolchain, shop.arch),
-        "-c",
-        str(file),
-        "-o",
-        str(object_file),
-    ]
+    report, object_file = file.with_suffix(".json"), file.with_suffix(".o")
+    unfinished = file.with_suffix(".unfinished")
+    if report.is_file() and library.is_file():
+        hint = "remove it, compile again"
+        return read_file(report, Tried, what="a compiler's report", hint=hint)
+    write_whole(file, text, hint=FOLDER_HINT)
+    compile_command = [*compiler(shop), "-c", str(file), "-o", str(object_file)]
     link = [str(shop.toolchain.cxx), "-shared", "-s", str(object_file), "-o", str(unfinished)]
     try:
-        report = _ran(compile_command)
+        kernels = parse(_ran(compile_command))
         _ran(link)
         unfinished.replace(library)
+        spilled = sum(k.spill_bytes for k in kernels)
+        failed = f"spills {spilled} bytes" if spilled else ""
+        made = replace(made, registers=max(k.registers for k in kernels), failed=failed)
     except ToolchainError as error:
         library.write_bytes(b"")  # so that it is not tried again
-        return Report(0, error.sentence)
+        made = replace(made, failed=error.sentence)
     finally:
         object_file.unlink(missing_ok=True)
         unfinished.unlink(missing_ok=True)
-    kernels = parse(report)
-    spilled = sum(k.spill_bytes for k in kernels)
-    failed = f"spills {spilled} bytes" if spilled else ""
-    return Report(max(k.registers for k in kernels), failed)
+    write_file(report, made)
+    return made
 
 
-def compiler(toolchain: Toolchain, arch: str) -> list[str]:
+def compiler(shop: Shop) -> list[str]:
     """Return the command that compiles a source as the library's are, and says what it took."""
-    host = ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
+    toolchain, host = shop.toolchain, ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
     return [
         *(*toolchain.launcher, str(toolchain.nvcc), f"-ccbin={toolchain.cxx}"),
-        *("-O3", "-std=c++17", f"-I{ROOT / 'csrc'}", gencode(arch), "-Xptxas=-v"),
+        *("-O3", "-std=c++17", f"-I{ROOT / 'csrc'}", gencode(shop.arch), "-Xptxas=-v"),
         *("-Xfatbin=-compress-all", "--compress-mode=size"),
         *(f"-Xcompiler={flag}" for flag in host),
     ]
@@ -162,29 +141,20 @@ def _ran(command: Sequence[str]) -> str:
     return said
 
 
-def digest_of(source: str, toolchain: Toolchain, arch: str) -> str:
+def digest_of(source: str, shop: Shop) -> str:
     """Return a name for a source with all that it includes and how it is compiled."""
-    # The toolchain's folders are no part of it: another machine makes the same library.
-    flags = [word for word in compiler(toolchain, arch) if "/" not in word]
-    contents = "\0".join([source, *map(_file_digest, _included(source)), *flags])
-    return hashlib.sha256(contents.encode()).hexdigest()[:DIGEST_LETTERS]
-
-
-def _included(source: str) -> list[str]:
-    """Return the files of csrc that a source includes, and they in turn."""
-    found, left = set[str](), _INCLUDED.findall(source)
+    included, left = dict[str, str](), _INCLUDED.findall(source)
     while left:
         name = left.pop()
-        if name not in found:
-            found.add(name)
-            left += _INCLUDED.findall(_text(name))
-    return sorted(found)
+        if name not in included:
+            included[name] = _text(name)
+            left += _INCLUDED.findall(included[name])
+    # The toolchain's folders are no part of it: another machine makes the same library.
+    flags = [word for word in compiler(shop) if "/" not in word]
+    contents = "\0".join([source, *(included[name] for name in sorted(included)), *flags])
+    return hashlib.sha256(contents.encode()).hexdigest()[:DIGEST_LETTERS]
 
 
 @cache
 def _text(name: str) -> str:
     return (ROOT / "csrc" / name).read_text()
-
-
-def _file_digest(name: str) -> str:
-    return hashlib.sha256(_text(name).encode()).hexdigest()

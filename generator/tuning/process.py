@@ -37,10 +37,6 @@ class Measurer(Protocol):
         """End it."""
 
 
-class _EndedError(Exception):
-    """The process did not answer."""
-
-
 @dataclass
 class Process:
     """A worker process, started when there is something to ask, and again after its end."""
@@ -52,16 +48,12 @@ class Process:
 
     def ask(self, question: Question, *, seconds: float) -> dict[str, Json]:
         """Ask the process; see `Measurer`."""
-        try:
-            if self.running is None:
-                self._start()
-            answer = self._answer(question, seconds)
-        except _EndedError as ended:
+        running = self.running or self._start()
+        answer = self._answer(running, question, seconds)
+        ended = answer.pop("ended", None)
+        if ended or answer.get("leaving"):
             self.close()
-            return {"failed": str(ended)}
-        if answer.get("leaving"):
-            self.close()
-        return answer
+        return {"failed": ended} if ended else answer
 
     def close(self) -> None:
         """Kill the process, whatever it does."""
@@ -73,45 +65,43 @@ class Process:
         self.said.unlink()
         self.running = None
 
-    def _start(self) -> None:
+    def _start(self) -> BaseProcess:
         handle, name = tempfile.mkstemp(prefix="mirage-kernels-")
         os.close(handle)
         spawn = get_context("spawn")
         self.said, (self.pipe, theirs) = Path(name), spawn.Pipe()
-        self.running = spawn.Process(target=_serve, args=(self.serve, theirs, self.said))
-        self.running.start()
+        self.running = running = spawn.Process(target=_serve, args=(self.serve, theirs, self.said))
+        running.start()
         theirs.close()
-        try:
-            greeting = self._answer(None, START_SECONDS)
-        except _EndedError as ended:
-            self.close()
-            raise ToolchainError(
-                f"the process that measures did not start: {ended}",
-                "`mirage-kernels doctor` says what is missing",
-            ) from ended
+        greeting = self._answer(running, None, START_SECONDS)
+        if "ended" in greeting:
+            greeting = {
+                "refused": f"the process that measures did not start: {greeting['ended']}",
+                "hint": "`mirage-kernels doctor` says what is missing",
+            }
         if "refused" in greeting:
             self.close()
             raise ToolchainError(str(greeting["refused"]), str(greeting["hint"]))
+        return running
 
-    def _answer(self, question: Question | None, seconds: float) -> dict[str, Json]:
-        """Return what it answers to a question, or its greeting."""
+    def _answer(
+        self, running: BaseProcess, question: Question | None, seconds: float
+    ) -> dict[str, Json]:
+        """Return what it answers to a question, its greeting, or {"ended": how it ended}."""
         try:
             if question is not None:
                 self.pipe.send(question)
             if not self.pipe.poll(seconds):
-                raise _EndedError(f"no answer within {seconds:g} s")
+                return {"ended": f"no answer within {seconds:g} s"}
             answer: dict[str, Json] = self.pipe.recv()
-        except (EOFError, ConnectionError) as ended:
-            raise _EndedError(self._how_it_ended()) from ended
+        except (EOFError, ConnectionError):
+            running.join()
+            code = running.exitcode or 0
+            how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+            lines = self.said.read_text(errors="replace").strip().splitlines()
+            last = map(str.strip, lines[-TAIL_LINES:])
+            return {"ended": " / ".join([f"the process died: {how}", *last])}
         return answer
-
-    def _how_it_ended(self) -> str:
-        assert self.running is not None
-        self.running.join()
-        code = self.running.exitcode or 0
-        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        lines = self.said.read_text(errors="replace").strip().splitlines()
-        return " / ".join([f"the process died: {how}", *map(str.strip, lines[-TAIL_LINES:])])
 
 
 def _serve(serve: Serve, pipe: Connection, said: Path) -> None:

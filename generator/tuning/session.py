@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import geometric_mean
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from mirage_kernels.generator.bench.workload import Workload
 from mirage_kernels.generator.bench.workloads.cache import CacheWorkload
+from mirage_kernels.generator.bench.workloads.lists import Workload
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.errors import MirageError, ToolchainError
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.request import Event, Progress
-from mirage_kernels.generator.tuning.calls import Calls, bucketed_calls, calls_above
+from mirage_kernels.generator.schedules.row_wise import RowWise
 from mirage_kernels.generator.tuning.catalog import (
     Beyond,
     Bucket,
@@ -31,6 +31,7 @@ from mirage_kernels.generator.tuning.catalog import (
     Tuned,
     overall_correlation,
     rank_correlation,
+    read,
 )
 from mirage_kernels.generator.tuning.choice import (
     DIGITS,
@@ -43,10 +44,16 @@ from mirage_kernels.generator.tuning.choice import (
     most_tokens,
     with_producers,
 )
-from mirage_kernels.generator.tuning.files import read
-from mirage_kernels.generator.tuning.manifest import Built, BuiltBucket, Compiled, Manifest
+from mirage_kernels.generator.tuning.measurements import (
+    Outcome,
+    Peers,
+    Results,
+    answered,
+    at,
+    bucketed_calls,
+    calls_above,
+)
 from mirage_kernels.generator.tuning.process import Measurer
-from mirage_kernels.generator.tuning.results import Outcome, Peers, Results, answered, at
 
 UNMEASURED = "not measured"
 CANDIDATE_SECONDS, PEERS_SECONDS = 30.0, 180.0
@@ -65,30 +72,30 @@ def _nobody(*_: object) -> NoReturn:
 class KernelTuning:
     """One kernel's candidates, what has been measured of them, and who measures."""
 
-    kernel: Compiled
+    kernel: Tuned
     results: Results
     ask: Ask
 
     @cached_property
-    def calls(self) -> dict[int, Calls]:
+    def calls(self) -> dict[int, dict[str, Workload]]:
         """The calls of each bucket."""
         return bucketed_calls(self.kernel)
 
     @cached_property
-    def above(self) -> Calls:
+    def above(self) -> dict[str, Workload]:
         """The calls at which the last bucket's choice is compared with what else may serve."""
         return calls_above(self.kernel)
 
     @property
-    def forms(self) -> list[KernelTuning]:
+    def others(self) -> list[KernelTuning]:
         """The tunings of the kernel's other muGraphs."""
-        return [KernelTuning(form, self.results, self.ask) for form in self.kernel.forms]
+        return [replace(self, kernel=other) for other in self.kernel.others]
 
     # -- measure -----------------------------------------------------------------------------------
 
     def measure(self) -> None:
         """Measure all that has not been: candidates by bucket, choices, muGraphs, calls above."""
-        self.candidates()
+        self.measure_candidates()
         for bucket in self.kernel.buckets:
             best = self._best(bucket)
             if best is not None and self._has_one_call(bucket):
@@ -96,19 +103,24 @@ class KernelTuning:
         best = self._best(self.kernel.buckets[-1])
         if best is None:
             return
-        for form in self.forms:
-            form.candidates()
+        for other in self.others:
+            other.measure_candidates()
         for call in self.above:
             if any(behind(row) for row in self._beyond()):
                 break
             self._measure(call, [best], assumed=False)
 
-    def candidates(self) -> None:
-        """Measure the candidates of every bucket."""
+    def measure_candidates(self) -> None:
+        """Measure the candidates of every bucket that have not failed; of one call's both ways.
+
+        Of one call's only the finalists are also measured with nothing assumed.
+        """
         for bucket in self.kernel.buckets:
             for call in self.calls[bucket.size]:
-                self._measure(call, self._left(bucket), assumed=True)
-                self._measure(call, self._left(bucket, best=True), assumed=False)
+                self._measure(call, self._left(self._tried(bucket)), assumed=True)
+                tried = self._tried(bucket)
+                final = finalists(tried) if self._has_one_call(bucket) else tried
+                self._measure(call, self._left(final), assumed=False)
 
     def is_whole(self) -> bool:
         """Say whether enough was measured for the catalog.
@@ -124,87 +136,74 @@ class KernelTuning:
             return False
         return True
 
-    def _has_one_call(self, bucket: BuiltBucket) -> bool:
+    def _has_one_call(self, bucket: Bucket) -> bool:
         return len(self.calls[bucket.size]) == 1
 
-    def _left(self, bucket: BuiltBucket, *, best: bool = False) -> Iterable[Built]:
-        """Yield the candidates that have not failed; of one call's only the finalists (`best`)."""
-        tried = self._tried(bucket)
-        final = finalists(tried) if best and self._has_one_call(bucket) else tried
-        for built, one in zip(bucket.built, tried, strict=True):
-            if one in final and not self._failure(built, bucket):
-                yield built
+    def _left(self, tried: Iterable[Tried]) -> list[Tried]:
+        return [t for t in tried if t.failed in ("", UNMEASURED)]
 
-    def _measure(self, call: str, candidates: Iterable[Built], *, assumed: bool) -> None:
-        """Measure candidates at a call that assumes nothing, or all that can be assumed."""
-        left = list(candidates)
-        if left:
-            self._measure_peers(call)
-        known = self.results.known.outcomes
-        for built in left:
-            name = at(built.digest, call, assumed=assumed)
-            if name in known:
-                continue
-            question: dict[str, Json] = {"kernel": self.kernel.key.name, "at": call}
-            question |= {"library": built.library, "assumed": assumed}
-            known[name] = answered(Outcome, self.ask(question, CANDIDATE_SECONDS))
+    def _measure(self, call: str, candidates: list[Tried], *, assumed: bool) -> None:
+        """Measure candidates at a call that assumes nothing, or all that can be assumed.
+
+        Before the first of them, what else serves the call, and its floor.
+        """
+        name, known = self.kernel.key.name, self.results.known
+        question: dict[str, Json] = {"kernel": name, "at": call}
+        if candidates and at(name, call) not in known.peers:
+            answer = self.ask(question, PEERS_SECONDS)
+            if "failed" in answer:
+                raise MirageError(
+                    f"floor and PyTorch's own program cannot be measured for {name} at {call}: "
+                    f"{answer['failed']}",
+                    "what was measured is kept: the same command goes on",
+                )
+            known.peers[at(name, call)] = answered(Peers, answer)
             self.results.write()
-
-    def _measure_peers(self, call: str) -> None:
-        """Measure what else serves a call, and its floor."""
-        name, known = at(self.kernel.key.name, call), self.results.known.peers
-        if name in known:
-            return
-        answer = self.ask({"kernel": self.kernel.key.name, "at": call}, PEERS_SECONDS)
-        if "failed" in answer:
-            raise MirageError(
-                f"floor and PyTorch's own program cannot be measured for {self.kernel.key.name} "
-                f"at {call}: {answer['failed']}",
-                "what was measured is kept: the same command goes on",
-            )
-        known[name] = answered(Peers, answer)
-        self.results.write()
+        for digest in (c.digest for c in candidates):
+            kept = at(digest, call, assumed=assumed)
+            if kept not in known.outcomes:
+                more: dict[str, Json] = {"library": f"{digest}.so", "assumed": assumed}
+                answer = self.ask(question | more, CANDIDATE_SECONDS)
+                known.outcomes[kept] = answered(Outcome, answer)
+                self.results.write()
 
     # -- what is known -----------------------------------------------------------------------------
 
-    def _outcomes(self, built: Built, bucket: BuiltBucket, *, assumed: bool) -> list[Outcome]:
-        """Return what was measured of a candidate at a bucket's calls."""
-        known = self.results.known.outcomes
-        names = (at(built.digest, call, assumed=assumed) for call in self.calls[bucket.size])
-        return [known[name] for name in names if name in known]
+    def _tried(self, bucket: Bucket) -> tuple[Tried, ...]:
+        """Return what is known of a bucket's candidates, with their digests."""
+        calls, known, made = self.calls[bucket.size], self.results.known.outcomes, []
+        for candidate in bucket.tried:
+            found = {
+                assumed: [
+                    known[name]
+                    for name in (at(candidate.digest, call, assumed=assumed) for call in calls)
+                    if name in known
+                ]
+                for assumed in (False, True)
+            }
+            why = (o.failed for outcomes in found.values() for o in outcomes if o.failed)
+            failed = candidate.failed or next(why, "")
+            needed = (True,) if self._has_one_call(bucket) else (False, True)
+            if not failed and any(len(found[assumed]) < len(calls) for assumed in needed):
+                failed = UNMEASURED
+            us, assumed_us = (
+                () if failed else tuple(o.us for o in found[assumed]) for assumed in (False, True)
+            )
+            one = replace(candidate, us=us, assumed_us=assumed_us, failed=failed, registers=0)
+            made.append(one)
+        return tuple(made)
 
-    def _failure(self, built: Built, bucket: BuiltBucket) -> str:
-        """Return why a candidate is not measured (any more)."""
-        both = (self._outcomes(built, bucket, assumed=assumed) for assumed in (False, True))
-        return built.failed or next((o.failed for found in both for o in found if o.failed), "")
+    def _point(self, call: str, bucket: Bucket) -> Point:
+        """Return a call with what else serves it, and whether the launch finds few work tiles.
 
-    def _tried(self, bucket: BuiltBucket) -> tuple[Tried, ...]:
-        """Return what is known of a bucket's candidates."""
-        return tuple(self._one(built, bucket) for built in bucket.built)
-
-    def _one(self, built: Built, bucket: BuiltBucket) -> Tried:
-        us, assumed_us = (
-            tuple(o.us for o in self._outcomes(built, bucket, assumed=assumed))
-            for assumed in (False, True)
-        )
-        needed = (assumed_us,) if self._has_one_call(bucket) else (us, assumed_us)
-        failed = self._failure(built, bucket)
-        if not failed and any(len(times) < len(self.calls[bucket.size]) for times in needed):
-            failed = UNMEASURED
-        if failed:
-            return Tried(built.knobs, built.predicted_us, failed=failed)
-        return Tried(built.knobs, built.predicted_us, us, assumed_us)
-
-    def _peers_at(self, call: str) -> Peers | None:
-        return self.results.known.peers.get(at(self.kernel.key.name, call))
-
-    def _point(self, call: str, bucket: BuiltBucket) -> Point:
-        """Return a call with what else serves it, and whether the launch finds few work tiles."""
-        found = (self.results.known.outcomes.get(at(b.digest, call)) for b in bucket.built)
+        It is asked where calls of few work tiles may have a variant of their own.
+        """
+        known = self.results.known
+        found = (known.outcomes.get(at(t.digest, call)) for t in bucket.tried)
         few = any(o.few_tiles for o in found if o is not None)
-        peers = self._peers_at(call) or Peers(0.0)
-        times = (peers.floor_us, peers.eager_us, peers.library_us)
-        return Point(call, *times, few_tiles=few and bucket.splits)
+        few = few and bool(bucket.size or bucket.rule_of_few)
+        peers = known.peers.get(at(self.kernel.key.name, call), Peers(0.0))
+        return Point(call, peers.floor_us, peers.eager_us, peers.library_us, few)
 
     # -- what follows ------------------------------------------------------------------------------
 
@@ -214,50 +213,43 @@ class KernelTuning:
         buckets = tuple(b for b in map(self._bucket, kernel.buckets) if b.chosen)
         if not buckets:
             return Tuned(kernel.key, (), form=form)
-        if kernel.forms:
-            forms = tuple(TriedForm(t.kernel.form, t.ratio()) for t in (self, *self.forms))
+        if kernel.others:
+            forms = tuple(TriedForm(t.kernel.form, t.ratio()) for t in (self, *self.others))
             form = chosen_form(forms)
         beyond, dense = tuple(self._beyond()), tuple(self._dense())
-        most = 0
-        if kernel.dim:
-            most = most_tokens(buckets, beyond, any_number=kernel.is_row_wise)
+        # Where blocks have a token each, one variant serves any number.
+        is_row_wise = isinstance(kernel.buckets[-1].tried[0].knobs, RowWise)
+        most = most_tokens(buckets, beyond, any_number=is_row_wise) if kernel.dim else 0
         return Tuned(kernel.key, buckets, most, beyond, dense, form, forms)
 
-    def _bucket(self, bucket: BuiltBucket) -> Bucket:
+    def _bucket(self, bucket: Bucket) -> Bucket:
         """Return what is known of a bucket, and what was chosen; nothing while it is not whole."""
         points = tuple(self._point(call, bucket) for call in self.calls[bucket.size])
         tried, picked = self._tried(bucket), tuple[Chosen, ...]()
-        if self._has_one_call(bucket):
-            picked = self._chosen_at(points[0], bucket)
-        elif all(t.failed != UNMEASURED for t in tried):
-            picked = chosen_of(points, tried, (bucket.rule, bucket.rule_of_few))
-        made = Bucket(bucket.size, picked, points, tried)
+        rule = bucket.tried[0].knobs
+        if not self._has_one_call(bucket):
+            if all(t.failed != UNMEASURED for t in tried):
+                picked = chosen_of(points, tried, (rule, bucket.rule_of_few))
+        elif (best := self._best(bucket)) is not None and points[0].floor_us:
+            floor_us = points[0].floor_us
+            times = {t.knobs: t.assumed_us[0] for t in tried if t.assumed_us}
+            ratios = {knobs: round(us / floor_us, DIGITS) for knobs, us in times.items()}
+            picked = (Chosen(best.knobs, ratios[best.knobs], ratios.get(rule)),)
+        made = Bucket(bucket.size, picked, points, tuple(replace(t, digest="") for t in tried))
         return replace(made, correlation=rank_correlation(made.pairs))
 
-    def _chosen_at(self, point: Point, bucket: BuiltBucket) -> tuple[Chosen, ...]:
-        """Return the choice of a bucket with one call."""
-        best = self._best(bucket)
-        if best is None or not point.floor_us:
-            return ()
-        times = {t.knobs: t.assumed_us[0] for t in self._tried(bucket) if t.assumed_us}
-        ratios = {knobs: round(us / point.floor_us, DIGITS) for knobs, us in times.items()}
-        return (Chosen(best.knobs, ratios[best.knobs], ratios.get(bucket.rule)),)
-
-    def _best(self, bucket: BuiltBucket) -> Built | None:
+    def _best(self, bucket: Bucket) -> Tried | None:
         """Return a bucket's choice, of one call one that may stand in a file with the others'.
 
         Of several calls, where there is no choice, the rule's.
         """
+        tried = self._tried(bucket)
         if self._has_one_call(bucket):
             producers = with_producers({b.size: self._tried(b) for b in self.kernel.buckets})
-            family = [t for t in self._tried(bucket) if has_producers(t.knobs) is producers]
-            found = chosen(family)
-            knobs = found.knobs if found else None
-        else:
-            choice = self._bucket(bucket).choice()
-            knobs = choice.knobs if choice else bucket.rule
-        left = (b for b in bucket.built if b.knobs == knobs and not self._failure(b, bucket))
-        return next(left, None)
+            return chosen([t for t in tried if has_producers(t.knobs) is producers])
+        choice = self._bucket(bucket).choice()
+        knobs = choice.knobs if choice else tried[0].knobs
+        return next((t for t in self._left(tried) if t.knobs == knobs), None)
 
     def ratio(self) -> float | None:
         """Return the geometric mean of time over floor at all calls, of the rule's variants."""
@@ -266,21 +258,19 @@ class KernelTuning:
             known = self._bucket(bucket)
             means = {t.knobs: t.means() for t in known.tried if not t.failed}
             for i, point in enumerate(known.points):
-                rule = (point.few_tiles and bucket.rule_of_few) or bucket.rule
+                rule = (point.few_tiles and bucket.rule_of_few) or bucket.tried[0].knobs
                 if rule not in means:
                     return None
                 ratios.append(means[rule][i] / point.floor_us)
         return round(geometric_mean(ratios), DIGITS) if ratios else None
 
-    def _above(self) -> Iterator[tuple[Workload[Any], Outcome, Peers]]:
+    def _above(self) -> Iterator[tuple[Workload, Outcome, Peers]]:
         """Yield what was measured of the last bucket's choice at the calls above, and beside it."""
         best = self._best(self.kernel.buckets[-1]) if self.above else None
         for call, workload in self.above.items() if best else ():
             assert best is not None
-            found, peers = (
-                self.results.known.outcomes.get(at(best.digest, call)),
-                self._peers_at(call),
-            )
+            found = self.results.known.outcomes.get(at(best.digest, call))
+            peers = self.results.known.peers.get(at(self.kernel.key.name, call))
             if found is not None and peers is not None:
                 yield workload, found, peers
 
@@ -301,7 +291,7 @@ class KernelTuning:
 class Tuning:
     """What is to be measured, what has been, and who measures."""
 
-    manifest: Manifest
+    manifest: Section
     results: Results
     measurer: Measurer
     command: str
@@ -315,7 +305,7 @@ class Tuning:
             self.of(kernel).measure()
         progress(Event("measure", len(kernels), len(kernels), "done"))
 
-    def of(self, kernel: Compiled) -> KernelTuning:
+    def of(self, kernel: Tuned) -> KernelTuning:
         """Return the tuning of one kernel."""
         return KernelTuning(kernel, self.results, self._ask)
 

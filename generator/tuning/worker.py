@@ -14,31 +14,23 @@ from __future__ import annotations
 
 import ctypes
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
-from mirage_kernels.generator.bench.launch_args import Args
-from mirage_kernels.generator.bench.measure import (
-    Clock,
-    Results,
-    environment,
-    gpu_clock,
-    largest_error,
-)
-from mirage_kernels.generator.bench.rows import peer_times
-from mirage_kernels.generator.bench.workload import I, Workload, poisoned
+from mirage_kernels.generator.bench.measure import Clock, environment, gpu_clock, peer_times
+from mirage_kernels.generator.bench.workload import Args, Inputs, Results, largest_error, poisoned
+from mirage_kernels.generator.bench.workloads.lists import Workload
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.calls import calls_of
-from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest
-from mirage_kernels.generator.tuning.sources import ARGS_BYTES, FEW_TILES, LAUNCH, WORKSPACE
+from mirage_kernels.generator.tuning.candidates import ARGS_BYTES, FEW_TILES, LAUNCH, WORKSPACE
+from mirage_kernels.generator.tuning.catalog import Section, load_manifest
+from mirage_kernels.generator.tuning.measurements import bucketed_calls, calls_above
 
 ALIGNMENT = 64  # of the launch's arguments, which may hold maps of tensors
 
@@ -68,12 +60,11 @@ class Library:
             raise RefusedError(f"its {name} have {own} bytes, the worker's {expected}")
         pointer = ctypes.POINTER(arguments)
         getattr(loaded, LAUNCH).argtypes = (pointer, ctypes.c_void_p)
-        getattr(loaded, FEW_TILES).argtypes = (pointer,)
-        workspace = getattr(loaded, WORKSPACE)
-        workspace.argtypes, workspace.restype = (pointer,), ctypes.c_int64
+        getattr(loaded, FEW_TILES).argtypes = getattr(loaded, WORKSPACE).argtypes = (pointer,)
+        getattr(loaded, WORKSPACE).restype = ctypes.c_int64
         return Library(loaded, arguments, own)
 
-    def asked(self, name: str, args: Args, *more: object) -> int:
+    def call(self, name: str, args: Args, *more: object) -> int:
         """Call one of its functions."""
         return int(getattr(self.loaded, name)(ctypes.byref(args), *more))
 
@@ -85,12 +76,12 @@ class Library:
 
     def launch(self, args: Args, out: Tensor) -> Callable[[], None]:
         """Return a launch on fixed buffers, with a workspace of its own."""
-        space = out.new_empty(self.asked(WORKSPACE, args), dtype=torch.uint8)
+        space = out.new_empty(self.call(WORKSPACE, args), dtype=torch.uint8)
 
         def launch() -> None:
             args.workspace, args.nonce = space.data_ptr(), secrets.randbits(64)
             stream = torch.cuda.current_stream().cuda_stream if out.is_cuda else None
-            status = self.asked(LAUNCH, args, stream)
+            status = self.call(LAUNCH, args, stream)
             if status:
                 raise RefusedError(f"the launch failed with CUDA error {status}")
 
@@ -98,14 +89,14 @@ class Library:
 
 
 @dataclass
-class Buffers(Generic[I]):
+class Buffers:
     """The tensors of one workload, shared by all candidates."""
 
-    workload: Workload[I]
+    workload: Workload
     clock: Clock
 
     @cached_property
-    def sets(self) -> list[I]:
+    def sets(self) -> list[Inputs]:
         """Input sets that together exceed the cache often enough."""
         count = self.clock.sets(self.workload.bytes_read)
         return [self.workload.draw(seed, self.clock.device) for seed in range(count)]
@@ -122,32 +113,29 @@ class Buffers(Generic[I]):
         workload, clock = self.workload, self.clock
         found: dict[str, Json] = {"floor_us": clock.floor(workload.bytes_read)}
         for name, program in workload.in_place().items():
-            found[name] = clock.per_call([partial(program, given) for given in self.sets])
+            found[name] = clock.cold(program, self.sets)
         if not workload.needs_kernel:
             found["peers"] = {**peer_times(workload, (self.sets,) * 2, self.exact[0], clock)}
         return found
 
     def candidate(self, library: Library, *, assumed: bool) -> dict[str, Json]:
         """Compare a candidate's result with float64; where it is right, measure its time."""
-        outs = [poisoned(self.workload.new_outs(given)) for given in self.sets]
-        pairs = zip(self.sets, outs, strict=True)
-        args = [self._args(library, *pair, assumed=assumed) for pair in pairs]
-        timed = [library.launch(one, out[0]) for one, out in zip(args, outs, strict=True)]
-        few = library.asked(FEW_TILES, args[0])
+        workload, made, timed = self.workload, [], []
+        for given in self.sets:
+            args, outs = library.args(), poisoned(workload.new_outs(given))
+            workload.fill(args, given, outs)
+            if assumed:
+                workload.assume(args)
+            made.append((args, outs))
+            timed.append(library.launch(args, outs[0]))
+        few = bool(library.call(FEW_TILES, made[0][0]))
         timed[0]()
         exact, allowed = self.exact
-        error = largest_error(outs[0], exact)
+        error = largest_error(made[0][1], exact)
         if not error <= allowed:
-            where = f"at {self.workload.name}, {allowed:.2e} is allowed"
+            where = f"at {workload.name}, {allowed:.2e} is allowed"
             return {"failed": f"its error is {error:.2e} {where}"}
-        return {"us": self.clock.per_call(timed), "error": error, "few_tiles": bool(few)}
-
-    def _args(self, library: Library, given: I, outs: Sequence[Tensor], *, assumed: bool) -> Args:
-        args = library.args()
-        self.workload.fill(args, given, outs)
-        if assumed:
-            self.workload.assume(args)
-        return args
+        return {"us": self.clock.per_call(timed), "error": error, "few_tiles": few}
 
 
 @dataclass
@@ -155,9 +143,9 @@ class Worker:
     """Answers questions about a folder's libraries; one call's buffers are kept at a time."""
 
     folder: Path
-    manifest: Manifest
+    manifest: Section
     clock: Clock
-    kept: tuple[tuple[str, str], Buffers[Any]] | None = None
+    kept: tuple[tuple[str, str], Buffers] | None = None
 
     def answer(self, question: dict[str, Json]) -> dict[str, Json]:
         """Answer one question."""
@@ -171,17 +159,19 @@ class Worker:
         library = Library.load(file, buffers.workload.arguments)
         return buffers.candidate(library, assumed=bool(question["assumed"]))
 
-    def buffers(self, kernel: str, call: str) -> Buffers[Any]:
+    def buffers(self, kernel: str, call: str) -> Buffers:
         """Return a call's buffers, giving back those of the call before."""
         if self.kept is None or self.kept[0] != (kernel, call):
             self.kept = None
             torch.cuda.empty_cache()
             found = next(k for k in self.manifest.kernels if k.key.name == kernel)
-            self.kept = (kernel, call), Buffers(calls_of(found)[call], self.clock)
+            every = (calls_above(found), *bucketed_calls(found).values())
+            workload = next(calls[call] for calls in every if call in calls)
+            self.kept = (kernel, call), Buffers(workload, self.clock)
         return self.kept[1]
 
 
-def refusal(manifest: Manifest) -> dict[str, Json]:
+def refusal(manifest: Section) -> dict[str, Json]:
     """Return why nothing can be measured here; nothing where it can."""
     wanted = target(manifest.arch)
     doctor = "`mirage-kernels doctor` says what was found"
@@ -205,7 +195,11 @@ def serve(folder: Path, pipe: Connection) -> None:
     refused = refusal(manifest)
     if refused:
         return pipe.send(refused)
-    _publish_runtime()
+    # Let candidates find the CUDA runtime that PyTorch has loaded, whatever its file's name.
+    mapped = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines())
+    runtime = next((f for f in mapped if Path(f).name.startswith("libcudart")), None)
+    major = str(torch.version.cuda).partition(".")[0]
+    ctypes.CDLL(runtime or f"libcudart.so.{major}", mode=ctypes.RTLD_GLOBAL)
     worker = Worker(folder, manifest, gpu_clock())
     pipe.send({"ready": True})
     while True:
@@ -225,11 +219,3 @@ def _is_well() -> bool:
         return bool(torch.ones(1, device="cuda").sum().item() == 1)
     except RuntimeError:
         return False
-
-
-def _publish_runtime() -> None:
-    """Let candidates find the CUDA runtime that PyTorch has loaded, whatever its file's name."""
-    mapped = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines())
-    runtime = next((f for f in mapped if Path(f).name.startswith("libcudart")), None)
-    major = str(torch.version.cuda).partition(".")[0]
-    ctypes.CDLL(runtime or f"libcudart.so.{major}", mode=ctypes.RTLD_GLOBAL)

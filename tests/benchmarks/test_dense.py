@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mirage_kernels.generator.tuning.catalog import Dense
-from mirage_kernels.generator.tuning.prefill import prefill_from
+from mirage_kernels.generator.tuning.choice import prefill_from
 from mirage_kernels.prefill import NARROW
 from tests.scripts import BENCHMARKS, script
 

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Event, Progress, Report, Request, Result
 from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import files_of
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def mirage_kernels(capsys: pytest.CaptureFixture[str]) -> Command:
-    def run(*words: str) -> Outcome:
-        capsys.readouterr()
-        code = main(words)
-        printed = capsys.readouterr()
-        return Outcome(code, printed.out, printed.err)
-
-    return run
 
 
 @pytest.fixture

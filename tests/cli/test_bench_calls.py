@@ -13,7 +13,7 @@ import pytest
 
 import mirage_kernels as library
 from mirage_kernels import KernelEntry
-from mirage_kernels.generator.bench import measure, rows
+from mirage_kernels.generator.bench import measure
 from mirage_kernels.generator.bench.measure import Clock, Environment
 from mirage_kernels.generator.bench.workloads.cache import (
     APPEND,
@@ -119,13 +119,13 @@ def test_a_recipe_without_listed_calls_gets_usual_ones(
 def test_ctrl_c_keeps_what_was_measured(
     mirage_kernels, pretended, monkeypatch: pytest.MonkeyPatch, workplace: Path, measured: int
 ) -> None:
-    every = rows.rows
+    every = measure.rows
 
     def stopped(*asked: Any, **options: Any) -> Iterator[object]:
         yield from islice(every(*asked, **options), measured)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rows, "rows", stopped)
+    monkeypatch.setattr(measure, "rows", stopped)
     outcome = mirage_kernels(*ALL)
     if not measured:
         assert outcome.code == 130

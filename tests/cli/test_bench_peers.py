@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import sys
-from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -12,10 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from mirage_kernels.generator.bench.measure import largest_error
-from mirage_kernels.generator.bench.workload import Peer, poisoned
+from mirage_kernels.generator.bench.workload import Peer, largest_error, poisoned
 from mirage_kernels.generator.bench.workloads.cache import APPEND, CacheWorkload
-from mirage_kernels.generator.bench.workloads.cache_inputs import CacheInputs
 
 MIXED = CacheWorkload("gqa", (3, 40, 1, 17), (8, 2), depth=32, page_size=16)
 
@@ -85,7 +82,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> No
 
 
 @pytest.fixture
-def every(monkeypatch: pytest.MonkeyPatch) -> dict[str, Peer[CacheInputs]]:
+def every(monkeypatch: pytest.MonkeyPatch) -> dict[str, Peer]:
     monkeypatch.setattr(varlen, "varlen_attn", packed_attention)
     pretend(monkeypatch, "flashinfer", BatchDecodeWithPagedKVCacheWrapper=PagedDecode)
     pretend(monkeypatch, "flash_attn_interface", flash_attn_with_kvcache=with_cache)
@@ -98,7 +95,7 @@ LIBRARIES = ("FlashInfer", "FlashAttention-3", "FlashAttention-2")
 
 
 @pytest.mark.parametrize("name", [*NAMES, *LIBRARIES])
-def test_a_peer_computes_uneven_lengths(every: dict[str, Peer[CacheInputs]], name: str) -> None:
+def test_a_peer_computes_uneven_lengths(every: dict[str, Peer], name: str) -> None:
     for seed in (0, 1):
         given = MIXED.draw(seed, "cpu")
         dense = MIXED.dense(given)
@@ -138,6 +135,6 @@ def test_tokens_that_see_all_keys_are_rows_of_their_heads() -> None:
     given = workload.draw(0, "cpu")
     one = CacheWorkload("gqa", (40, 7), (8, 2), 32, page_size=0)
     for token in range(3):
-        exact = one.exact(replace(given, q=given.q[:, token : token + 1]))
+        exact = one.exact(given | {"q": given["q"][:, token : token + 1]})
         assert largest_error(workload.exact(given)[:, token : token + 1], exact) < 1e-12
     assert largest_error(workload.ours(given), workload.exact(given)) < 1e-3

@@ -92,28 +92,41 @@ def test_without_the_recipe_file_the_hint_names_it(checked) -> None:
     assert "`mirage-kernels check FILE --kernels DIR`" in said
 
 
-@pytest.mark.parametrize(
-    ("path", "old", "new", "reason"),
-    [
-        (KEPT, b'"log2_failure": -', b'"log2_failure": -9', "is not what the generator makes"),
-        (KEPT, b'"relu"', b'"silu"', "not equal to its recipe"),
-        (KEPT, b"}\n", b"}\r\n", "is not what the generator makes"),
-        (f"{KERNEL}.json", b'"relu"', b'"silu"', "not equal to its recipe"),
-        (f"{KERNEL}.cu", b"relu", b"re\xffu", "is not what the generator makes"),
-        (FORM, b"\n", b"\r\n", "is not what the generator makes"),
-    ],
-)
+RECORD, OTHER = f"{KERNEL}.json", "is not what the generator makes"
+# Which file, what is replaced, by what, and what is said of it.
+CHANGES = [
+    (KEPT, '"log2_failure": -', '"log2_failure": -9', OTHER),
+    (KEPT, '"relu"', '"silu"', "not equal to its recipe"),
+    (KEPT, "}\n", "}\r\n", OTHER),
+    (RECORD, '"relu"', '"silu"', "not equal to its recipe"),
+    (f"{KERNEL}.cu", "relu", "re\udcffu", OTHER),
+    (FORM, "\n", "\r\n", OTHER),
+    # What no kernel can be of.
+    (RECORD, '"shape": {"K": 72, "N": 40}', '"shape": {}', ""),
+    (RECORD, '"dtype": "fp16"', '"dtype": "fp32"', ""),
+    (RECORD, '"tokens": 8', '"tokens": -1', ""),
+    (RECORD, '"rows": 8', '"rows": 0', ""),
+    (RECORD, '"tokens": "M"', '"tokens": "K"', ""),
+    # What it tells of something else.
+    (RECORD, '"error": ', '"error": 7', "its errors on inputs"),
+    (RECORD, '"distribution": "unit"', '"distribution": "kind"', "its errors on inputs kind are"),
+    (RECORD, '"summary": "linear(relu(x), weight)"', '"summary": "weight"', KERNEL),
+]
+
+
+@pytest.mark.parametrize(("path", "old", "new", "reason"), CHANGES)
 def test_every_change_is_told(
-    checked, tmp_path: Path, path: str, old: bytes, new: bytes, reason: str
+    checked, tmp_path: Path, path: str, old: str, new: str, reason: str
 ) -> None:
-    file = tmp_path / "kernels" / path
+    file, wrong = tmp_path / "kernels" / path, new.encode("utf-8", "surrogateescape")
     content = file.read_bytes()
-    assert old in content
-    file.write_bytes(content.replace(old, new, 1))
+    assert old.encode() in content
+    file.write_bytes(content.replace(old.encode(), wrong, 1))
     code, said = checked("relu_linear.py")
     assert code == 1
     assert f"{path}: " in said
     assert reason in said
+    assert "Traceback" not in said
 
 
 def test_a_record_that_is_nested_without_end_is_named(checked, tmp_path: Path) -> None:
@@ -121,29 +134,6 @@ def test_a_record_that_is_nested_without_end_is_named(checked, tmp_path: Path) -
     code, said = checked("relu_linear.py")
     assert code == 2
     assert f"{KERNEL}.json is not a kernel record" in said
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (b'"shape": {"K": 72, "N": 40}', b'"shape": {}'),
-        (b'"dtype": "fp16"', b'"dtype": "fp32"'),
-        (b'"tokens": 8', b'"tokens": -1'),
-        (b'"rows": 8', b'"rows": 0'),
-        (b'"tokens": "M"', b'"tokens": "K"'),
-    ],
-)
-def test_a_record_that_no_kernel_can_be_of_is_a_difference(
-    checked, tmp_path: Path, old: bytes, new: bytes
-) -> None:
-    file = tmp_path / "kernels" / f"{KERNEL}.json"
-    content = file.read_bytes()
-    assert old in content
-    file.write_bytes(content.replace(old, new, 1))
-    code, said = checked("relu_linear.py")
-    assert code == 1
-    assert f"{KERNEL}.json: " in said
-    assert "Traceback" not in said
 
 
 def test_a_recipe_file_is_read_once_by_a_process(made: Path, monkeypatch) -> None:
@@ -194,22 +184,3 @@ def test_the_table_is_listed_and_written_alone(made: Path, tmp_path: Path, monke
     request = Request(source, source.shapes[0], DType.FP16)
     folder.write([Result(request, record, report, files_of(record))], tmp_path)
     assert held == [True]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"error": ', '"error": 7', "its errors on inputs"),
-        ('"distribution": "unit"', '"distribution": "kind"', "its errors on inputs kind are"),
-        ('"summary": "linear(relu(x), weight)"', '"summary": "weight"', KERNEL),
-    ],
-)
-def test_a_record_that_tells_of_something_else_is_found(
-    checked, tmp_path: Path, old: str, new: str, said: str
-) -> None:
-    record = tmp_path / "kernels" / f"{KERNEL}.json"
-    assert old in record.read_text()
-    record.write_text(record.read_text().replace(old, new, 1))
-    code, printed = checked("relu_linear.py")
-    assert code == 1
-    assert said in printed

@@ -45,16 +45,7 @@ def test_only_kernels_with_times_of_their_own_count_as_measured(
     printed = mirage_kernels("list", "--kernels", str(tmp_path)).out
     assert re.search(r"sm_90a +NVIDIA H200 +2 +1 +run and measured\n", printed)
     assert re.search(r"rms_norm_linear/K5120_N7168_fp16 +sm_90a .* - +", printed)
-
-
-def test_list_says_when_a_kernel_was_tuned(mirage_kernels) -> None:
-    printed = mirage_kernels("list").out
     assert re.search(r"rms_norm_linear/K4096_N6144_fp16 +sm_90a .* 20\d\d-\d\d-\d\d +", printed)
-    assert re.search(r"rms_norm_linear/K4096_N6144_fp16 +sm_80 .* - +", printed)
-    kernels = json.loads(mirage_kernels("list", "--json").out)["kernels"]
-    tuned = {(k["name"], k["arch"]): k["tuned"] for k in kernels}
-    assert tuned["rms_norm_linear/K4096_N6144_fp16", "sm_80"] is None
-    assert tuned["rms_norm_linear/K4096_N6144_fp16", "sm_90a"].startswith("20")
 
 
 def test_only_kernels_of_the_extensions_architecture_are_compiled(

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from mirage_kernels.generator.bench import measure, rows
+from mirage_kernels.generator.bench import measure
 from mirage_kernels.generator.bench.demonstrate import Demonstration
-from mirage_kernels.generator.bench.measure import Environment
-from mirage_kernels.generator.bench.rows import Row
+from mirage_kernels.generator.bench.measure import Environment, Row
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.commands import arguments, bench, extension
 from mirage_kernels.generator.commands import run as run_verb
@@ -192,7 +191,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
     clock = measure.Clock("cpu", len, float, lambda _: 0.0, lambda _: 1)
     monkeypatch.setattr(bench, "_require_gpu", lambda: None)
     monkeypatch.setattr(measure, "gpu_clock", lambda: clock)
-    monkeypatch.setattr(rows, "measured", measured_row)
+    monkeypatch.setattr(measure, "measured", measured_row)
     monkeypatch.setattr(measure, "environment", lambda **_: HERE)
 
 
@@ -234,12 +233,12 @@ SMALL = TensorWorkload("rms_norm_linear", {"M": 3, "K": 64, "N": 16}, dtype=DTyp
 
 def test_inputs_are_drawn_in_recipe_order() -> None:
     given = SMALL.draw(0, "cpu")
-    assert [t.shape for t in given] == [(3, 64), (64,), (16, 64)]
-    assert given[0].dtype == torch.bfloat16
-    assert torch.equal(given[0], SMALL.draw(0, "cpu")[0])
-    assert not torch.equal(given[0], SMALL.draw(1, "cpu")[0])
+    assert [t.shape for t in given.values()] == [(3, 64), (64,), (16, 64)]
+    assert given["x"].dtype == torch.bfloat16
+    assert torch.equal(given["x"], SMALL.draw(0, "cpu")["x"])
+    assert not torch.equal(given["x"], SMALL.draw(1, "cpu")["x"])
     assert SMALL.eager()(given).shape == (3, 16)
-    assert SMALL.bytes_read == sum(t.nbytes for t in given)
+    assert SMALL.bytes_read == sum(t.nbytes for t in given.values())
 
 
 @pytest.mark.parametrize(
@@ -250,6 +249,6 @@ def test_a_workload_of_tensors_is_measured_whole(workload: TensorWorkload) -> No
         return 10.0 + 0 * len([call() for call in calls])
 
     clock = measure.Clock("cpu", per_call, lambda size: 5.0, lambda dtype: 1.0, lambda size: 2)
-    (row,) = rows.rows([workload], clock)
+    (row,) = measure.rows([workload], clock)
     assert 0 < row.error_ours <= 1.1 * row.error_eager
     assert (row.ratio, row.compute_us, row.compile_us, row.peers) == (2.0, 0.0, None, {})

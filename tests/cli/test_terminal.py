@@ -106,14 +106,6 @@ def test_plain_progress_of_stages_abreast_says_when_each_ends() -> None:
     ]
 
 
-def test_bars_of_stages_abreast_go_on_side_by_side() -> None:
-    with on_screen().watch("searching", abreast=True) as progress:
-        progress(Event("gqa", 1, 4, "search"))
-        progress(Event("lora", 1, 3, "search"))
-        bars = progress.bars
-        assert [task.finished for task in bars.tasks] == [False, False]
-
-
 def test_bars_show_stage_and_words() -> None:
     terminal = on_screen()
     with terminal.watch("rms_norm_linear") as progress:

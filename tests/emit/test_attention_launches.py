@@ -59,30 +59,18 @@ def answer(rules: Path, depth: int, work_tiles: int, length: int) -> list[int]:
     return [int(number) for number in said.stdout.split()]
 
 
+# Depth, work tiles and length of calls that large blocks serve, and of those that they do not.
+LARGE = [(128, 2, 4096), (128, 3, 16384), (128, 7, 4096), (128, 16, 4096), (128, 66, 1024)]
+LARGE += [(64, 7, 4096), (64, 32, 4096)]
+SMALL = [(128, 4, 16384), (128, 8, 1024), (128, 20, 4096), (128, 32, 4096), (128, 64, 1024)]
+SMALL += [(64, 12, 4096), (64, 28, 4096), (64, 56, 1024)]
+
+
 @pytest.mark.parametrize(
-    ("depth", "work_tiles", "length", "large"),
-    [
-        (128, 2, 4096, True),
-        (128, 3, 16384, True),
-        (128, 4, 16384, False),
-        (128, 7, 4096, True),
-        (128, 8, 1024, False),
-        (128, 16, 4096, True),
-        (128, 20, 4096, False),
-        (128, 32, 4096, False),
-        (128, 64, 1024, False),
-        (128, 66, 1024, True),
-        (64, 7, 4096, True),
-        (64, 12, 4096, False),
-        (64, 28, 4096, False),
-        (64, 32, 4096, True),
-        (64, 56, 1024, False),
-    ],
+    ("call", "large"), [*((c, True) for c in LARGE), *((c, False) for c in SMALL)]
 )
-def test_the_faster_kernel_is_chosen(
-    rules: Path, depth: int, work_tiles: int, length: int, large: bool
-) -> None:
-    assert answer(rules, depth, work_tiles, length)[0] == large
+def test_the_faster_kernel_is_chosen(rules: Path, call: tuple[int, int, int], large: bool) -> None:
+    assert answer(rules, *call)[0] == large
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from compilers import compiled, formatted
 
-from mirage_kernels.generator.emit.cuda import Kernel, bucket_name, emit_cuda
-from mirage_kernels.generator.emit.part import Header
-from mirage_kernels.generator.emit.table import Entry, emit_table
+from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Layout
@@ -32,7 +30,7 @@ from mirage_kernels.generator.schedules.cluster_split_k import ClusterSplitK
 from mirage_kernels.generator.schedules.loop import BARRIER_BYTES, LoopKnobs, kept_bytes
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sliced_k import Area
-from mirage_kernels.generator.schedules.streaming import stacked_kernel
+from mirage_kernels.generator.schedules.streaming import Kernel, stacked_kernel
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
@@ -59,12 +57,11 @@ LORA = ["lora_linear/K4096_N4096_R16_bf16", "lora_linear/K4096_N4096_R64_fp16"]
 GATED = ["gated_mlp/K4096_N4096_fp16", "gated_mlp/K4096_N14336_bf16"]
 NORMED = ["rms_norm_linear/K8192_N10240_bf16", "rms_norm_gated_mlp/K4096_N14336_bf16"]
 STACKED = ["lora_linear_full/K4096_N4096_R16_bf16", "lora_linear_full/K4096_N4096_R64_fp16"]
-NAMES = [*SPLIT, *ADAPTED, *PROLOGUE, *LORA, *GATED, *NORMED, *STACKED]
+# Every kind of block, with half and brain floats where a size depends on them.
+SIZED = ["split w 6144", "split x 6144", "adapted, rank 8", "normed and adapted", *NORMED]
+SIZED += [PROLOGUE[0], LORA[1], GATED[0], STACKED[1]]
 Kernels = Callable[[str], Kernel]
-each_split = pytest.mark.parametrize("name", SPLIT)
-each_prologue = pytest.mark.parametrize("name", PROLOGUE)
 each_lora = pytest.mark.parametrize("name", LORA)
-each_kernel = pytest.mark.parametrize("name", NAMES)
 
 
 def stacked(name: str) -> KernelRecord:
@@ -103,7 +100,7 @@ def kernel(request: pytest.FixtureRequest, fused: Callable[..., Graph]) -> Kerne
     return make
 
 
-@each_kernel
+@pytest.mark.parametrize("name", [*SPLIT, *ADAPTED, *STACKED])
 def test_it_is_formatted_as_clang_format_would(kernel: Kernels, name: str) -> None:
     text = emit_cuda(kernel(name))
     assert formatted(text) == text
@@ -113,7 +110,7 @@ def sizes(made: Kernel) -> Iterator[tuple[str, int]]:
     """Yield the types of all blocks of a kernel, and the shared memory planned for each."""
     program = made.program
     for variant in made.variants:
-        knobs, config = variant.knobs, SPACE + bucket_name(variant, "M")
+        knobs, config = variant.knobs, SPACE + variant.name("M")
         assert isinstance(knobs, LoopKnobs)
         planned = shared_bytes(program, knobs)
         if program.stacked:
@@ -133,7 +130,7 @@ def sizes(made: Kernel) -> Iterator[tuple[str, int]]:
         yield block, TASKS_BYTES + met + BARRIER_BYTES
 
 
-@each_kernel
+@pytest.mark.parametrize("name", SIZED)
 def test_its_blocks_are_as_large_as_planned(kernel: Kernels, name: str, tmp_path: Path) -> None:
     made = kernel(name)
     checks = [f"static_assert({SPACE}{b}::kBytes == {size});\n" for b, size in sizes(made)]
@@ -159,24 +156,18 @@ def test_more_tokens_are_launched_by_other_schedules(
     assert configs == list(zip(("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), served, strict=True))
 
 
-@each_split
-def test_who_finishes_nothing_leaves_before_sums_are_added(kernel: Kernels, name: str) -> None:
-    text = emit_cuda(kernel(name))
-    parts = (
-        "wait_for_partials(block);",
-        "if (!block.finishes(M - first_token)) return;",
-        "add_partials(block",
-    )
-    places = [text.index(part) for part in parts]
-    assert places == sorted(places)
+def test_who_finishes_nothing_leaves_before_sums_are_added(kernel: Kernels) -> None:
+    text = emit_cuda(kernel("split w 6144"))
+    leaves = text.index("if (!block.finishes(M - first_token)) return;")
+    assert text.index("wait_for_partials(block);") < leaves < text.index("add_partials(block")
 
 
 # -- a prologue kernel -----------------------------------------------------------------------------
 
 
-@each_prologue
-def test_few_tokens_need_no_workspace(kernel: Kernels, name: str) -> None:
-    assert re.findall(r"int64_t workspace\((\w+)", emit_cuda(kernel(name))) == ["AfterPrologue"]
+def test_few_tokens_need_no_workspace(kernel: Kernels) -> None:
+    text = emit_cuda(kernel(PROLOGUE[0]))
+    assert re.findall(r"int64_t workspace\((\w+)", text) == ["AfterPrologue"]
 
 
 def test_what_follows_starts_when_the_kernels_before_have_ended(kernel: Kernels) -> None:
@@ -232,10 +223,6 @@ def test_a_workspace_has_room_for_blocks_that_share_rows(kernel: Kernels, name: 
 
 
 def test_the_table_names_workspaces_where_there_are_some() -> None:
-    plain = Entry("a", "fp16", {"K": 8}, "K8_fp16")
-    text = emit_table("sm_90a", [plain, replace(plain, recipe="b", workspace=True)])
-    assert "  PLAIN(a, K8_fp16," in text
-    assert "  SPACE(b, K8_fp16," in text
     records = [load_record(KERNELS / f"{name}.json") for name in LORA]
     assert len(re.findall(r"SPACE\(lora_linear, ", table_of("sm_90a", records))) == 2
 
@@ -243,27 +230,30 @@ def test_the_table_names_workspaces_where_there_are_some() -> None:
 # -- register operands -----------------------------------------------------------------------------
 
 
-def test_what_is_computed_of_tokens_stands_in_the_loop_and_beside_the_ring(
-    kernel: Kernels,
-) -> None:
-    lines = [line.strip() for line in emit_cuda(kernel(NORMED[0])).splitlines()]
-    for line in (
+LINES = {
+    # What is computed of tokens stands in the loop, and beside the pipeline.
+    NORMED[0]: (
         "static constexpr int kVectors = 1, kTokenSums = 1;",
         "tile::TokenPartial<tile::kRowTile> x_squared;       // [M]",
         "const auto copy_vectors = [&] { block.copy_vector(0, norm_weight); };",
         "const auto x_squared_parts = tile::store_partials(block, 0, x_squared);",
-    ):
-        assert line in lines
-    assert any(line.startswith("tile::contract(scaled_x_product, weight_tile, ") for line in lines)
+        "tile::contract(scaled_x_product, weight_tile, ",
+    ),
+    # Blocks of a pair copy the same rows, and finish half of them.
+    LORA[1]: (
+        "const int tile_row = producers.consumer() / Block::kBlocks * Block::kRows;",
+        "const int first_row = tile_row + Block::rank() * Block::kOwnRows;",
+        "tile::copy_tile(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);",
+        "const tile::OutputTile out_tile{first_row, N, first_token, M};",
+    ),
+}
 
 
-def test_blocks_of_a_pair_copy_the_same_rows_and_finish_half_of_them(kernel: Kernels) -> None:
-    lines = [line.strip() for line in emit_cuda(kernel(LORA[1])).splitlines()]
-    copied = "const int tile_row = producers.consumer() / Block::kBlocks * Block::kRows;"
-    assert copied in lines
-    assert "const int first_row = tile_row + Block::rank() * Block::kOwnRows;" in lines
-    assert "tile::copy_tile(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);" in lines
-    assert "const tile::OutputTile out_tile{first_row, N, first_token, M};" in lines
+@pytest.mark.parametrize("name", LINES)
+def test_a_kernel_of_register_operands_has_its_lines(kernel: Kernels, name: str) -> None:
+    lines = [line.strip() for line in emit_cuda(kernel(name)).splitlines()]
+    for wanted in LINES[name]:
+        assert any(line.startswith(wanted) for line in lines), wanted
 
 
 def test_every_warp_of_a_consumer_tells_the_cluster_once(kernel: Kernels) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.jobs.job import Job
-from mirage_kernels.generator.jobs.local import Executor, local
+from mirage_kernels.generator.jobs.job import Executor, Job, local
 from mirage_kernels.generator.jobs.run import Outcome, Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.request import Event
@@ -32,7 +31,7 @@ def fake_job(tmp_path: Path) -> FakeJob:
     """Make a job of a fake search that notes in the test's folder what it runs."""
     from fake_search import FakeSearch
 
-    return lambda name, **settings: Job(name, FakeSearch(name, str(tmp_path), **settings))
+    return lambda name, **settings: FakeSearch(name, str(tmp_path), **settings)
 
 
 @pytest.fixture
@@ -63,8 +62,8 @@ def interrupted(fake_job: FakeJob, store: Store) -> Callable[[Executor], Job]:
 
     def run(executor: Executor) -> Job:
         hanging = fake_job("hanging", trouble="hang")
-        other = fake_job("other", tasks=400, seconds=0.01)
-        hangs = Path(hanging.problem.folder) / "hanging.troubles"
+        other = fake_job("other", tasks=3000, seconds=0.01)
+        hangs = Path(hanging.folder) / "hanging.troubles"
 
         def interrupt(event: Event) -> None:
             if event.stage == "other" and hangs.exists():
@@ -74,7 +73,7 @@ def interrupted(fake_job: FakeJob, store: Store) -> Callable[[Executor], Job]:
         with pytest.raises(KeyboardInterrupt):
             complete_all([hanging, other], Workshop(store, executor, 2), interrupt)
         assert time.monotonic() - started < 10
-        assert hanging.problem.ran() == [0, 1, 2]
+        assert hanging.ran() == [0, 1, 2]
         return hanging
 
     return run

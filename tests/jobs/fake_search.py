@@ -13,19 +13,20 @@ from pathlib import Path
 
 from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.jobs.job import Round
+from mirage_kernels.generator.jobs.job import Executor, Job, Round, local
+from mirage_kernels.generator.jobs.run import Outcome, Workshop, complete_all
+from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.search.sketch import Counts, Found, ProgramSketch
 
 
 @dataclass(frozen=True)
-class FakeSearch:
+class FakeSearch(Job):
     """Task i finds one program that costs i among i + 1 states; the third one is not proved.
 
     What it ran stands in `<folder>/<name>.ran`, a line per task. `trouble` comes when task `at` is
     run, the first `times` times: kill, exit, error, ours, hang; `print` is none.
     """
 
-    name: str
     folder: str
     tasks: int = 6
     seconds: float = 0.0  # that a task takes
@@ -57,13 +58,8 @@ class FakeSearch:
     def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
         found, proofs = rounds
         proved = tuple(p for proof in proofs for p in proof.programs)
-        counts = Counts(
-            sum(f.counts.states for f in found),
-            {"type": 1700, "time": 2},
-            len(found) + 2,
-            len(found) - len(proved),
-        )
-        return Found(proved, counts)
+        states, pruned = sum(f.counts.states for f in found), {"type": 1700, "time": 2}
+        return Found(proved, Counts(states, pruned, len(found) + 2, len(found) - len(proved)))
 
     def ran(self) -> list[int]:
         """Return the tasks that were run, by anyone, in order."""
@@ -91,3 +87,11 @@ class FakeSearch:
     def _append(self, what: str, index: int) -> None:
         with (Path(self.folder) / f"{self.name}.{what}").open("a") as file:
             file.write(f"{index}\n")
+
+
+def complete(
+    folder: str, *jobs: Job, executor: Executor = local, processes: int = 1
+) -> list[Outcome]:
+    """Return the outcomes of jobs in the store of a test's folder."""
+    shop = Workshop(Store(Path(folder) / "store"), executor, processes)
+    return complete_all(jobs, shop, lambda event: None)

@@ -12,12 +12,12 @@ import pytest
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.jobs import local
+from mirage_kernels.generator.jobs import job
 from mirage_kernels.generator.jobs.job import SEARCH_CODE, code_digest
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog
-from mirage_kernels.generator.search.problem import Limits
+from mirage_kernels.generator.search.sketch import Limits
 from mirage_kernels.generator.search.superoptimizer import search_job, search_jobs
 
 ARCH, GENERATOR = "sm_90a", "mirage_kernels.generator"
@@ -58,7 +58,7 @@ def test_the_code_of_a_search_is_what_it_imports_below_the_recipe() -> None:
     folders = {Path(name).stem for name in SEARCH_CODE}
     assert folders <= {name.partition(".")[0] for name in ours}
     others = {name.partition(".")[0] for name in ours} - folders
-    assert others <= {"errors", "recipe", "frontend", "jobs"}
+    assert others <= {"errors", "recipe", "frontend", "jobs", "request"}
 
 
 def test_the_digest_of_the_code_changes_with_it_and_not_with_its_folder(tmp_path: Path) -> None:
@@ -87,5 +87,5 @@ def test_a_stored_search_makes_the_same_bytes(
         raise AssertionError("searched again")
 
     assert again().files == without_store.files
-    monkeypatch.setattr(local, "work", no_worker)
+    monkeypatch.setattr(job, "work", no_worker)
     assert again().files == without_store.files

@@ -19,15 +19,10 @@ from mirage_kernels.generator.jobs.store import Store
 # Two slow jobs, as `mirage-kernels search` runs them.
 SEARCH = """
 import sys
-from pathlib import Path
-from fake_search import FakeSearch
-from mirage_kernels.generator.jobs.job import Job
-from mirage_kernels.generator.jobs.run import Workshop, complete_all
-from mirage_kernels.generator.jobs.store import Store
+from fake_search import FakeSearch, complete
 folder, processes = sys.argv[1:]
-jobs = [Job(n, FakeSearch(n, folder, tasks=24, seconds=0.03)) for n in ("a", "b")]
-shop = Workshop(Store(Path(folder) / "store"), processes=int(processes))
-complete_all(jobs, shop, lambda event: None)
+jobs = [FakeSearch(n, folder, tasks=24, seconds=0.03) for n in ("a", "b")]
+complete(folder, *jobs, processes=int(processes))
 """
 
 
@@ -53,7 +48,7 @@ def start(folder: Path, processes: int) -> subprocess.Popen[bytes]:
 
 
 def ran(jobs: list[Job]) -> int:
-    return sum(len(job.problem.ran()) for job in jobs)
+    return sum(len(job.ran()) for job in jobs)
 
 
 def started_and_ended(
@@ -61,7 +56,7 @@ def started_and_ended(
 ) -> subprocess.Popen[bytes]:
     """Start the search, end it once both jobs are under way, and see that all of it ends."""
     process = start(folder, processes)
-    wait_for(lambda: min(len(job.problem.ran()) for job in jobs) >= 5)
+    wait_for(lambda: min(len(job.ran()) for job in jobs) >= 5)
     os.kill(process.pid, how)
     process.wait(timeout=10)
     wait_for(lambda: no_process_of(folder), 3.0)
@@ -114,7 +109,7 @@ def test_a_worker_that_is_killed_from_outside_is_replaced(
     tmp_path: Path, jobs: list[Job], store: Store
 ) -> None:
     process = start(tmp_path, 2)
-    wait_for(lambda: min(len(job.problem.ran()) for job in jobs) >= 5)
+    wait_for(lambda: min(len(job.ran()) for job in jobs) >= 5)
     workers = children_of(process.pid)
     os.kill(workers[0], signal.SIGKILL)
     assert process.wait(timeout=30) == 0

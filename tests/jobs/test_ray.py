@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.jobs.local import Executor
+from mirage_kernels.generator.jobs.job import Executor
 from mirage_kernels.generator.jobs.run import Origin
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'mirage-kernels[ray]'")
@@ -38,8 +38,8 @@ def test_a_job_whose_ray_worker_is_killed_is_given_out_again(
     assert [o.origin for o in outcomes] == [Origin.NEW] * 3
     assert [o.lost for o in outcomes] == [0, 1, 0]
     # What a worker sent just before it was killed may be lost on the way: those tasks run again.
-    assert [sorted(set(job.problem.ran())) for job in jobs] == [list(range(6))] * 3
-    assert [job.problem.ran() for job in (jobs[0], jobs[2])] == [list(range(6))] * 2
+    assert [sorted(set(job.ran())) for job in jobs] == [list(range(6))] * 3
+    assert [job.ran() for job in (jobs[0], jobs[2])] == [list(range(6))] * 2
 
 
 def test_a_job_that_loses_every_ray_worker_fails_alone(
@@ -62,21 +62,16 @@ def test_an_error_of_the_search_is_told_once_by_ray(
 def test_an_interruption_ends_work_on_ray(interrupted, run_jobs, ray_executor: Executor) -> None:
     hanging = interrupted(ray_executor)
     (again,) = run_jobs(hanging, executor=ray_executor)
-    assert (again.origin, sorted(hanging.problem.ran())) == (Origin.RESUMED, list(range(6)))
+    assert (again.origin, sorted(hanging.ran())) == (Origin.RESUMED, list(range(6)))
 
 
 JOIN = """
 import sys, time
-from pathlib import Path
-from fake_search import FakeSearch
-from mirage_kernels.generator.jobs.job import Job
+from fake_search import FakeSearch, complete
 from mirage_kernels.generator.jobs.ray import connected
-from mirage_kernels.generator.jobs.run import Workshop, complete_all
-from mirage_kernels.generator.jobs.store import Store
 address, folder = sys.argv[1:]
-job = Job("a", FakeSearch("a", folder, trouble="kill"))
 with connected(address, 1) as executor:
-    (outcome,) = complete_all([job], Workshop(Store(Path(folder)), executor), lambda event: None)
+    (outcome,) = complete(folder, FakeSearch("a", folder, trouble="kill"), executor=executor)
     time.sleep(0.5)  # Ray tells of the lost worker a little later
 print(outcome.origin.value, outcome.lost)
 """

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from mirage_kernels import gqa, gqa_csr, qk_norm_rope_append, supports
 
 OPS = torch.ops.mirage_kernels
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 PAGED, LATENT = Case(), latent_case()
 CASES = {
     "paged": PAGED,
@@ -31,11 +32,6 @@ CASES = {
     "latents in two tensors each": replace(LATENT, apart=True),
     "latents, varlen": replace(LATENT, tokens=(2, 0, 7), lengths=(3, 40, 16)),
 }
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler() -> None:
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import CASES, Case, _with_kernel
+from op_cases import CASES, Case, with_kernel
 from torch import Tensor
 
 from mirage_kernels import KernelEntry, kernel_table, lora_linear
@@ -20,7 +20,7 @@ each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name.pa
 def stacked(kernel: KernelEntry, adapters: int) -> Case:
     """Return the case of a kernel with a bias, and so many adapters."""
     (plain,) = (case for case in CASES if case.name == "lora_linear batched bias")
-    case = _with_kernel(plain, kernel)
+    case = with_kernel(plain, kernel)
     return replace(case, sizes={**case.sizes, "A": adapters})
 
 

@@ -43,6 +43,11 @@ def test_importing_an_op_registers_it_and_leaves_cuda_alone() -> None:
     assert initialised == "False"
 
 
+@pytest.mark.parametrize("module", sorted({*mirage_kernels._HOME.values()}))
+def test_every_module_registers_what_it_needs(module: str) -> None:
+    assert run_python(f"import {module}") == ""
+
+
 def test_importing_everything_leaves_the_compiler_alone() -> None:
     program = (
         "import sys, mirage_kernels as m; [getattr(m, name) for name in m.__all__];"

@@ -45,13 +45,9 @@ def test_a_promise_is_suspended_for_weights_that_were_just_computed() -> None:
     assert OPS._constant_weights()
 
 
-def kernel_arguments(gpu_case, seed: int) -> dict[str, object]:
-    return gpu_case.arguments(8, seed=seed)
-
-
 @pytest.mark.gpu
 def test_without_a_promise_weights_written_just_before_are_read(gpu_case) -> None:
-    news = [kernel_arguments(gpu_case, seed) for seed in (1, 2)]
+    news = [gpu_case.arguments(8, seed=seed) for seed in (1, 2)]
     wanted = [gpu_case.call(**new) for new in news]
     old = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in news[0].items()}
     wrong = 0
@@ -69,7 +65,7 @@ def test_without_a_promise_weights_written_just_before_are_read(gpu_case) -> Non
 @pytest.mark.gpu
 @pytest.mark.usefixtures("promised")
 def test_with_a_promise_a_chain_of_ops_still_sees_its_activations(gpu_case) -> None:
-    arguments = kernel_arguments(gpu_case, 3)
+    arguments = gpu_case.arguments(8, seed=3)
     x = arguments.pop(gpu_case.first)
     inputs = [x * (1 + i / 64) for i in range(64)]
     mirage_kernels.constant_weights(False)

@@ -13,11 +13,7 @@ from mirage_kernels import rms_norm_linear
 from mirage_kernels.signatures import signatures
 
 OPS = torch.ops.mirage_kernels
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler() -> None:
-    torch.compiler.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def test_compiles_without_a_graph_break(case) -> None:

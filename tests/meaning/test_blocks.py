@@ -164,11 +164,6 @@ def test_a_step_of_another_shape_does_not_accumulate() -> None:
         run(block(body, {"whole": typed(M, K)}, typed(M, K)), {"M": 6, "K": 10})
 
 
-def test_a_wrong_number_of_inputs_is_refused() -> None:
-    with pytest.raises(GraphError, match="1 inputs are expected, 0 are given"):
-        results(summing(4, 3), [], array_reading(FLOAT64, {}))
-
-
 def summing_parts(part: int, step: int, *carried: tuple[str, str]) -> Builder:
     """Start a block graph over x [M, K] whose blocks share K, a loop inside each part.
 

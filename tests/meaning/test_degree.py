@@ -109,11 +109,6 @@ def test_a_random_functions_call_knows_the_degree_of_its_argument() -> None:
     assert (call.function, degree, call.number) == ("sqrt", 3, 1)
 
 
-def test_every_element_that_is_summed_is_a_call_of_its_own() -> None:
-    (call,) = calls(spec("MK", lambda a: sum(sqrt(a), "K")))
-    assert call.number == SIZES["K"]
-
-
 def test_one_call_for_all_elements_that_are_summed_is_one_call() -> None:
     (call,) = calls(spec("MK M", lambda a, b: sum(a * sqrt(b), "K")))
     assert call.number == 1

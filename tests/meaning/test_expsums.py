@@ -32,10 +32,6 @@ def test_exponents_add_as_fractions() -> None:
     assert a + b == Ratio(Size(6, 2), Size(7, 1))
 
 
-def test_a_sum_does_not_vary_along_what_it_summed() -> None:
-    assert power("L", "M").summed("L", 7).varies == {"M"}
-
-
 def test_a_power_of_a_sum_multiplies_its_terms() -> None:
     assert Terms(Size(2, 3), 2, X, most=2).to_the(3) == Terms(
         Size(6, 27), 8, Ratio(Size(1, 3)), most=8
@@ -145,7 +141,3 @@ def most_zeros(k: int) -> int:
 def test_no_sum_of_few_powers_is_zero_for_more_elements_than_the_bound_says(k: int) -> None:
     bound = vanishing(Terms(ONE, k, most=k), P) * (Q - 1)  # exponents that do not collide
     assert most_zeros(k) <= round(bound)
-
-
-def test_the_bound_for_two_powers_is_reached() -> None:
-    assert most_zeros(2) == 1

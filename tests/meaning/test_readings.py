@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_kernels.generator.emit import names, statements
+from mirage_kernels.generator.emit import statements
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Dim, DType, Kind, TensorType, ops_of_kind
 from mirage_kernels.generator.meaning.abstract import abstract_reading
@@ -44,38 +44,38 @@ def test_real_numbers_have_every_elementwise_op(arithmetic: Arithmetic) -> None:
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_the_writers_have_a_word_for_every_elementwise_op(op: str) -> None:
     own = {"max": "maximum"}  # CUDA has a max of its own
-    assert names.vocabulary(op) == attention.word_of(op) == own.get(op, op)
+    assert statements.vocabulary(op) == attention.word_of(op) == own.get(op, op)
     operands = [f"operand_{i}" for i in range(OPS[op].arity)]
-    assert all(o in names.ELEMENTWISE[op].format(*operands) for o in operands)
+    assert all(o in statements.ELEMENTWISE[op].format(*operands) for o in operands)
 
 
 @pytest.mark.parametrize("op", POSITIONS)
 def test_only_the_attention_writer_has_a_word_for_masks(op: str) -> None:
     assert attention.word_of(op) == op
     with pytest.raises(PlanError, match=f"no op '{op}' yet"):
-        names.vocabulary(op)
+        statements.vocabulary(op)
 
 
 def test_the_writers_claim_no_op_that_the_table_lacks() -> None:
-    assert set(names.ELEMENTWISE) <= set(ARITHMETIC)
+    assert set(statements.ELEMENTWISE) <= set(ARITHMETIC)
 
 
-@pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.FETCH, Do.MEET)])
+@pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.FETCH, Do.REDUCE)])
 def test_the_cuda_writer_has_a_line_for_every_statement(do: Do) -> None:
     assert do in statements.IN_LOOP or do in statements.PER_ELEMENT
 
 
 def test_every_place_in_the_loop_has_a_fragment_or_an_accumulator() -> None:
     elsewhere = {Layout.SCALAR, Layout.FACTORS, Layout.LINE, Layout.LINE_VECTOR}
-    assert set(names.FRAGMENTS) | set(names.ACCUMULATORS) | elsewhere == set(Layout)
+    assert set(statements.FRAGMENTS) | set(statements.ACCUMULATORS) | elsewhere == set(Layout)
 
 
 def test_everything_kept_has_a_place_in_shared_memory() -> None:
-    assert set(names.KEPT) == {Do.FETCH, Do.KEEP, Do.CONTRACT}
+    assert set(statements.KEPT) == {Do.FETCH, Do.KEEP, Do.CONTRACT}
 
 
 def test_every_accumulator_meets_the_other_warps_somewhere() -> None:
-    assert set(names.MEETINGS) == set(names.ACCUMULATORS)
+    assert set(statements.REDUCTIONS) == set(statements.ACCUMULATORS)
 
 
 def test_a_statement_has_the_element_type_of_its_value() -> None:

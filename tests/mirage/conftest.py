@@ -14,7 +14,7 @@ import pytest
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
-from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
+from mirage_kernels.generator.frontend.positional.lower import Lowered, lower, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Frame, Program, Step
 from mirage_kernels.generator.meaning.arrays import Array as Values
 from mirage_kernels.generator.meaning.arrays import array_reading
@@ -99,6 +99,20 @@ def lora(rows=4, depth=16, columns=12, rank=2, grid=3) -> KernelGraph:
     return graph
 
 
+def two_kernels(first, second, rows=4, depth=48, columns=6) -> KernelGraph:
+    """One kernel cuts a dim into `first` tiles, the next one loops over it `second` times."""
+    graph = mi.new_kernel_graph()
+    x, w = graph.new_input(dims=(rows, depth)), graph.new_input(dims=(depth, columns))
+    block = mi.new_threadblock_graph((first, 1, 1), (128, 1, 1), 1, 4)
+    block.new_output(block.exp(block.new_input(x, (1, -1, -1), -1)), (1, -1, -1))
+    (y,) = graph.customized([x], block)
+    block = mi.new_threadblock_graph((3, 1, 1), (128, 1, 1), second, 4)
+    by, bw = block.new_input(y, (-1, -1, -1), 1), block.new_input(w, (1, -1, -1), 0)
+    block.new_output(block.forloop_accum(block.matmul(by, bw)), (1, -1, -1))
+    graph.mark_output(graph.customized([y, w], block)[0])
+    return graph
+
+
 PROGRAMS: dict[str, Build] = {
     "rms_norm": rms_norm_linear,
     "gqa": split_attention,
@@ -115,26 +129,10 @@ def named_program(request: pytest.FixtureRequest) -> tuple[str, KernelGraph]:
 
 @pytest.fixture(scope="session")
 def programs() -> dict[str, Build]:
-    return PROGRAMS
+    return {**PROGRAMS, "two_kernels": two_kernels}
 
 
 # The oracle: Mirage's definitions by position, nothing of the code under test.
-
-
-def silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
-
-
-UNARY = {
-    "exp": np.exp,
-    "silu": silu,
-    "square": np.square,
-    "sqrt": lambda x: np.sqrt(np.abs(x)) if (x < 0).any() else np.sqrt(x),
-    "relu": lambda x: np.maximum(x, 0),
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
-BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 
 
 def to_columns(x: Array, axis: int, size: int) -> Array:
@@ -143,26 +141,30 @@ def to_columns(x: Array, axis: int, size: int) -> Array:
     return x.reshape(shape).sum(axis=axis)
 
 
-def plain(step: Step, args: Sequence[Array]) -> Array:
-    """Evaluate an operator that no loop matters to."""
-    if step.op in UNARY:
-        return UNARY[step.op](*args)
-    if step.op in BINARY:
-        return BINARY[step.op](*args)
-    if step.op == "matmul":
-        return args[0] @ args[1]
-    if step.op == "reduction":
-        return to_columns(args[0], step.dim, step.size)
-    if step.op == "rms_norm":
-        axes = tuple(range(step.dim, args[0].ndim))
-        return args[0] / np.sqrt(np.mean(args[0] ** 2, axis=axes, keepdims=True))
-    if step.op == "mul_scalar":
-        return args[0] * step.numbers[0]
-    if step.op == "clamp":
-        return np.clip(args[0], *step.numbers)
-    if step.op == "concat":
-        return np.concatenate(args, axis=step.dim)
-    raise NotImplementedError(step.op)
+def rms_norm(x: Array, first: int) -> Array:
+    axes = tuple(range(first, x.ndim))
+    return x / np.sqrt(np.mean(x**2, axis=axes, keepdims=True))
+
+
+PLAIN: dict[str, Callable[..., Array]] = {  # operators that no loop matters to
+    "exp": lambda step, x: np.exp(x),
+    "silu": lambda step, x: x / (1 + np.exp(-x)),
+    "square": lambda step, x: np.square(x),
+    "sqrt": lambda step, x: np.sqrt(np.abs(x)) if (x < 0).any() else np.sqrt(x),
+    "relu": lambda step, x: np.maximum(x, 0),
+    "tanh": lambda step, x: np.tanh(x),
+    "sigmoid": lambda step, x: 1 / (1 + np.exp(-x)),
+    "add": lambda step, a, b: a + b,
+    "sub": lambda step, a, b: a - b,
+    "mul": lambda step, a, b: a * b,
+    "div": lambda step, a, b: a / b,
+    "matmul": lambda step, a, b: a @ b,
+    "reduction": lambda step, x: to_columns(x, step.dim, step.size),
+    "rms_norm": lambda step, x: rms_norm(x, step.dim),
+    "mul_scalar": lambda step, x: x * step.numbers[0],
+    "clamp": lambda step, x: np.clip(x, *step.numbers),
+    "concat": lambda step, *tiles: np.concatenate(tiles, axis=step.dim),
+}
 
 
 def accumulated(step: Step, tiles: Sequence[Array], frame: Frame) -> Array:
@@ -170,16 +172,12 @@ def accumulated(step: Step, tiles: Sequence[Array], frame: Frame) -> Array:
     total = np.sum(tiles, axis=0)
     last = total.ndim - 1
     count = len(tiles) * total.shape[last]
-    if step.kind == "":
-        return total
-    if step.kind == "sum":
-        return to_columns(total, last, 1)
-    if step.kind == "mean":
-        return to_columns(total, last, 1) / count
     if step.kind == "rms":
         squares = np.sum(np.square(tiles), axis=0)
         return np.sqrt(to_columns(squares, last, 1) / count)
-    return to_columns(total, last, frame.dimx)
+    if step.kind == "sum_todimx":
+        return to_columns(total, last, frame.dimx)
+    return to_columns(total, last, 1) / {"mean": count}.get(step.kind, 1) if step.kind else total
 
 
 def cut(x: Array, axis: int, parts: int, index: int) -> Array:
@@ -209,7 +207,7 @@ def run_block(block: Program, inputs: Sequence[Array], point: Sequence[int]) -> 
             values[step.outs[0].guid] = [accumulated(step, tiles, frame)]
         else:
             operands = zip(*(values[a] for a in step.args), strict=True)
-            values[step.outs[0].guid] = [plain(step, args) for args in operands]
+            values[step.outs[0].guid] = [PLAIN[step.op](step, *args) for args in operands]
     return stored
 
 
@@ -239,7 +237,7 @@ def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
         if step.op == "customized":
             made = run_customized(step, args)
         elif step.op != "input":
-            made = [plain(step, args)]
+            made = [PLAIN[step.op](step, *args)]
         else:
             continue
         values.update(zip((t.guid for t in step.outs), made, strict=True))
@@ -253,14 +251,14 @@ def oracle() -> Callable[[Program, Sequence[Array]], list[Array]]:
 
 def run_lowered(lowered: Lowered, inputs: Sequence[Array]) -> list[Array]:
     """Return the results of a program's graph in float64, dims put together again."""
-    arrays = []
+    arrays, sizes = [], sizes_of(lowered.graph)
     for x, layout in zip(inputs, lowered.inputs, strict=True):
         names = tuple(name for row in layout for name in row)
-        arrays.append(Values(names, (x.reshape([lowered.extents[n] for n in names]),)))
-    made = results(lowered.graph, arrays, array_reading(FLOAT64, lowered.extents))
+        arrays.append(Values(names, (x.reshape([sizes[n] for n in names]),)))
+    made = results(lowered.graph, arrays, array_reading(FLOAT64, sizes))
     found = []
     for x, layout in zip(made, lowered.outputs, strict=True):
-        shape = [prod(lowered.extents[name] for name in row) for row in layout]
+        shape = [prod(sizes[name] for name in row) for row in layout]
         parts = x.over([name for row in layout for name in row]).parts
         found.append(np.asarray(parts[0], float).reshape(shape))
     return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
+import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,7 +37,9 @@ def write(folder: Path, text: str) -> Path:
 
 @pytest.fixture(scope="session")
 def data(programs: dict[str, Callable[..., KernelGraph]]) -> list:
-    return json.loads(text_of(*(build() for build in programs.values())))
+    return json.loads(
+        text_of(*(programs[name]() for name in ("rms_norm", "gqa", "gated_mlp", "lora")))
+    )
 
 
 def test_every_operator_of_the_format_has_a_meaning() -> None:
@@ -82,22 +86,13 @@ def test_what_cannot_be_read_is_a_reason_why_one_graph_is_not_parsed(
 
 BROKEN = [
     ("", "is no JSON"),
-    ("{", "is no JSON"),
-    ("[[", "is no JSON"),
-    ("\udcff", "is no JSON"),
     ('[[{"op_type": "\udcff"}]]', "is no JSON"),
     ('[[{"x": ' + "[" * 100_000, "is nested too deeply"),
     ("3", "Expected `array`, got `int`"),
     ("{}", "missing required field `generated_graphs`"),
-    ("[3]", r"Expected `array`, got `int` - at `\$\[0\]`"),
     ("[[]]", "graph 0: the graph has no operators"),
     ("[[3]]", r"Expected `object`, got `int` - at `\$\[0\]\[0\]`"),
-    ("[[{}]]", r"missing required field `op_type` - at `\$\[0\]\[0\]`"),
     ('[[{"op_type": 3}]]', r"Expected `str`, got `int` - at `\$\[0\]\[0\].op_type`"),
-    (
-        '[[{"op_type": "kn_input_op", "input_tensors": []}]]',
-        r"missing required field `output_tensors` - at `\$\[0\]\[0\]`",
-    ),
 ]
 
 
@@ -145,46 +140,35 @@ HOSTILE = [None, True, -1, 0, 1, 7, 2**31, 10**40, 1.5, 1e308, "", "x", "kn_exp_
 
 def places(data: object, at: tuple = ()) -> Iterator[tuple]:
     """Yield the path of every value in a document."""
-    pairs = (
-        data.items()
-        if isinstance(data, dict)
-        else enumerate(data)
-        if isinstance(data, list)
-        else ()
-    )
+    pairs = enumerate(data) if isinstance(data, list) else getattr(data, "items", tuple)()
     for key, value in pairs:
         yield (*at, key)
         yield from places(value, (*at, key))
 
 
-def mutated(data: list, rng: np.random.Generator, paths: list[tuple]) -> list:
+def mutated(data: list, rng: np.random.Generator) -> list:
     """Return a document with one or two values replaced, removed or doubled."""
     changed = copy.deepcopy(data)
     for _ in range(int(rng.integers(1, 3))):
+        paths = list(places(changed))
         *path, last = paths[int(rng.integers(len(paths)))]
-        holder: object = changed
-        try:
-            for key in path:
-                holder = holder[key]  # type: ignore[index]
-            kind = int(rng.integers(4))
-            if kind == 0:
-                del holder[last]  # type: ignore[attr-defined]
-            elif kind == 1 and isinstance(holder, list):
-                holder.insert(last, copy.deepcopy(holder[last]))
-            else:
-                holder[last] = HOSTILE[int(rng.integers(len(HOSTILE)))]  # type: ignore[index]
-        except (KeyError, IndexError, TypeError):
-            continue  # the first change took away the place of the second
+        holder = functools.reduce(operator.getitem, path, changed)
+        kind = int(rng.integers(4))
+        if kind == 0:
+            del holder[last]
+        elif kind == 1 and isinstance(holder, list):
+            holder.insert(last, copy.deepcopy(holder[last]))
+        else:
+            holder[last] = HOSTILE[int(rng.integers(len(HOSTILE)))]
     return changed
 
 
 def test_hostile_files_get_a_sentence_and_never_a_traceback(data: list, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     small = data[1:2]  # two kernels
-    paths = list(places(small))
     refused = 0
     for _ in range(MUTATIONS):
-        path = write(tmp_path, json.dumps(mutated(small, rng, paths)))
+        path = write(tmp_path, json.dumps(mutated(small, rng)))
         try:
             found = [parsed(0, graph) for graph in read_checkpoint(path)]
             refused += any(verdict.program is None for verdict in found)

@@ -194,7 +194,9 @@ def test_what_cannot_be_planned_says_why(programs, tmp_path: Path) -> None:
 
 def test_the_catalogs_recipe_that_computes_a_graph_is_recognised() -> None:
     graph = rms_norm_linear()
-    found = [(m.recipe.name, dict(m.held)) for m in matches(graph.lowered(), catalog())]
+    found = [
+        (recipe.name, dict(bound.held)) for recipe, bound in matches(graph.lowered(), catalog())
+    ]
     assert ("rms_norm_linear", {"norm_weight": 1.0, "eps": 0.0}) in found
 
 

@@ -67,14 +67,14 @@ def test_roles_do_not_depend_on_names() -> None:
 
 
 def test_a_value_is_what_its_dims_make_it() -> None:
-    gqa, held = program(SCALED_FIRST), {}
+    gqa, places = program(SCALED_FIRST), {}
     for step in (*gqa.before, *gqa.loop):
-        held[step.out] = gqa.roles.place(step.type)
-    assert held["q_tile"] is held["scaled_q"] is Place.QUERIES
-    assert held["k_tile"] is Place.KEYS
-    assert held["mask"] is Place.KEY_VECTOR
-    assert held["scaled_q_product"] is Place.SCORES
-    assert held["seq_lens_tile"] is Place.SCALAR
+        places[step.out] = gqa.roles.place(step.type)
+    assert places["q_tile"] is places["scaled_q"] is Place.QUERIES
+    assert places["k_tile"] is Place.KEYS
+    assert places["mask"] is Place.KEY_VECTOR
+    assert places["scaled_q_product"] is Place.SCORES
+    assert places["seq_lens_tile"] is Place.SCALAR
 
 
 def test_decoding_runs_node_by_node() -> None:

@@ -15,7 +15,6 @@ from mirage_kernels.generator.schedules.attention.variants import (
     AttentionVariant,
     RowBucket,
     attention_variants,
-    name_of,
     row_buckets,
     with_dynamic,
 )
@@ -48,7 +47,7 @@ def of_few_rows(depth: int) -> list[AttentionVariant]:
 
 
 def crowded(depth: int) -> FlashDecode:
-    """Return the knobs of the first variant that is not for few work_tiles."""
+    """Return the knobs of the first variant that is not for few work tiles."""
     return next(v.knobs for v in of_depth(depth) if not v.few_tiles)
 
 
@@ -60,7 +59,7 @@ def test_longer_lines_leave_room_for_fewer_rows(depth: int, rows: set[int]) -> N
 @pytest.mark.parametrize(("depth", "rows"), [(64, 64), (128, 128)])
 def test_many_rows_have_a_variant_of_their_own(depth: int, rows: int) -> None:
     last = of_depth(depth)[-1]
-    assert (name_of(last), last.knobs.rows, last.knobs.producers) == ("AnyRows", rows, 4)
+    assert (last.name("Rows"), last.knobs.rows, last.knobs.producers) == ("AnyRows", rows, 4)
     assert {v.bucket for v in of_few_rows(depth)} == {8, 16}
 
 
@@ -80,7 +79,7 @@ def test_keys_that_are_computed_with_have_no_tiles_of_many_rows() -> None:
 @each_depth
 def test_the_last_variant_takes_any_number_of_rows(depth: int) -> None:
     found = of_depth(depth)
-    assert (found[-1].bucket, name_of(found[-1])) == (0, "AnyRows")
+    assert (found[-1].bucket, found[-1].name("Rows")) == (0, "AnyRows")
     limited = [v for v in found if v.bucket]
     assert [v.bucket for v in limited] == [v.knobs.rows for v in limited]
 
@@ -93,7 +92,7 @@ def test_every_variant_fits_its_gpu(arch: str, depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [64, 96, 128])
-def test_a_ring_is_as_deep_as_fits(depth: int) -> None:
+def test_a_pipeline_is_as_deep_as_fits(depth: int) -> None:
     for variant in of_few_rows(depth):
         knobs = variant.knobs
         assert (knobs.blocks, knobs.warps) in (*BLOCK_SHAPES, FEW_TILES)
@@ -102,7 +101,7 @@ def test_a_ring_is_as_deep_as_fits(depth: int) -> None:
         assert knobs.stages == MOST_STAGES or deeper.shared_bytes(depth) > share
 
 
-def test_two_blocks_share_a_multiprocessor_where_their_rings_fit() -> None:
+def test_two_blocks_share_a_multiprocessor_where_their_pipelines_fit() -> None:
     for depth in (64, 128):
         knobs = crowded(depth)
         assert (knobs.blocks, knobs.warps) == (2, 4)
@@ -110,14 +109,14 @@ def test_two_blocks_share_a_multiprocessor_where_their_rings_fit() -> None:
         assert both <= H200.shared_bytes + RESERVED_BYTES
 
 
-def test_a_block_stays_alone_where_two_rings_do_not_fit() -> None:
+def test_a_block_stays_alone_where_two_pipelines_do_not_fit() -> None:
     (only,) = of_depth(256)
     both = 2 * (replace(only.knobs, stages=FEWEST_STAGES).shared_bytes(256) + RESERVED_BYTES)
     assert only.knobs.blocks == 1
     assert both > H200.shared_bytes + RESERVED_BYTES
 
 
-def dealing(recipe: str, depth: int = 128) -> list[AttentionVariant]:
+def dynamic(recipe: str, depth: int = 128) -> list[AttentionVariant]:
     planned = program(recipe, depth)
     before = attention_variants(planned, H200)
     made = with_dynamic(planned, before)
@@ -127,33 +126,33 @@ def dealing(recipe: str, depth: int = 128) -> list[AttentionVariant]:
 
 @pytest.mark.parametrize("recipe", ["gqa", "qk_norm_attention"])
 def test_small_blocks_have_a_variant_that_claims_whole_work_tiles(recipe: str) -> None:
-    (found,) = dealing(recipe)
+    (found,) = dynamic(recipe)
     knobs = crowded(128)
-    assert (name_of(found), found.bucket) == ("UpTo8RowsManyTiles", 8)
+    assert (found.name("Rows"), found.bucket) == ("UpTo8RowsManyTiles", 8)
     assert found.knobs == replace(knobs, dynamic=1)
     assert found.to_json()["dynamic"] == 1
 
 
 @pytest.mark.parametrize("recipe", ["sliding_window_attention", "gqa_full"])
 def test_work_tiles_that_may_differ_are_not_scheduled_dynamically(recipe: str) -> None:
-    assert dealing(recipe) == []
+    assert dynamic(recipe) == []
 
 
-def test_only_what_was_measured_is_dealt_out() -> None:
-    assert dealing("gqa", 64) == dealing("gqa", 256) == []
-    assert dealing("qk_layer_norm_attention") == []
+def test_only_what_was_measured_is_scheduled_dynamically() -> None:
+    assert dynamic("gqa", 64) == dynamic("gqa", 256) == []
+    assert dynamic("qk_layer_norm_attention") == []
 
 
-def test_a_ring_counts_padded_lines() -> None:
+def test_a_pipeline_counts_padded_lines() -> None:
     knobs = FlashDecode(rows=8, keys=16, warps=8, stages=2, blocks=1)
     padded = knobs.shared_bytes(128) - knobs.shared_bytes(96)
     assert padded < replace(knobs, stages=3).shared_bytes(96) - knobs.shared_bytes(96)
 
 
-def test_every_slot_of_a_ring_has_a_barrier() -> None:
+def test_every_stage_of_a_pipeline_has_a_barrier() -> None:
     knobs = FlashDecode(rows=8, keys=16, warps=16, stages=2, blocks=1)
-    slots = replace(knobs, stages=3).shared_bytes(128) - knobs.shared_bytes(128)
-    assert slots == 16 * (16 * 2 * 128 * 2 + 8)
+    stages = replace(knobs, stages=3).shared_bytes(128) - knobs.shared_bytes(128)
+    assert stages == 16 * (16 * 2 * 128 * 2 + 8)
 
 
 def test_unaligned_lines_are_refused() -> None:
@@ -161,7 +160,7 @@ def test_unaligned_lines_are_refused() -> None:
         of_depth(100)
 
 
-def test_a_ring_that_never_fits_is_refused() -> None:
+def test_a_pipeline_that_never_fits_is_refused() -> None:
     with pytest.raises(PlanError, match="2 stages of 1024 elements need more shared memory"):
         of_depth(1024)
 
@@ -218,7 +217,7 @@ def test_every_candidate_fits_and_stands_once(depth: int) -> None:
             assert knobs.shared_bytes(depth) <= share
 
 
-def test_rings_blocks_and_tiles_are_varied() -> None:
+def test_stages_blocks_and_tiles_are_varied() -> None:
     few = buckets(64)[8].knobs
     assert len({k.stages for k in few}) > 2
     assert {(k.blocks, k.warps) for k in few} >= {(2, 4), (1, 8), (1, 4)}
@@ -233,7 +232,7 @@ def test_many_rows_have_other_tiles_and_those_of_few_rows() -> None:
 
 
 @pytest.mark.parametrize("depth", [64, 128])
-def test_warpgroups_with_keys_of_their_own_have_a_slot_to_spare(depth: int) -> None:
+def test_warpgroups_with_keys_of_their_own_have_a_stage_to_spare(depth: int) -> None:
     for knobs in chain.from_iterable(b.knobs for b in buckets(depth).values()):
         assert isinstance(knobs, FlashDecode) or knobs.stages > 2 * knobs.groups
 
@@ -260,7 +259,7 @@ def test_calls_of_few_tiles_may_have_no_variant_of_their_own() -> None:
     assert bucket.rule_of_few is None
 
 
-def test_latents_have_shorter_rings_and_fewer_warps() -> None:
+def test_latents_have_shorter_pipelines_and_fewer_warps() -> None:
     (bucket,) = row_buckets(program("mla_decode"), H200, 9)
     assert all(isinstance(k, FlashDecode) and k.rows == 8 for k in bucket.knobs)
     assert len({(k.warps, k.stages) for k in bucket.knobs}) > 1

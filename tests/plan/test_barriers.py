@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.part import Header
+from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.ir import DType, Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.target import target
 
 
@@ -19,8 +19,8 @@ def test_barriers_stand_before_sums_of_warps_and_before_the_epilogue(
 ) -> None:
     shape = Shape("a test", {"K": 4096, "N": 6144})
     made = tile_program("mine", retile(fused(shape=shape), {"M": 8, "N": 48, "K": 512}))
-    found = [s.out for s in (*made.loop, *made.meetings, *made.epilogue) if s.barrier]
-    assert found == [made.meetings[0].out, made.epilogue[0].out]
+    found = [s.out for s in (*made.loop, *made.reductions, *made.epilogue) if s.barrier]
+    assert found == [made.reductions[0].out, made.epilogue[0].out]
     header = Header("a test", "K4096_N6144_fp16", [("Plan", "a test")])
     knobs = variants(made, target("sm_90a"))
     source = emit_cuda(Kernel(made, knobs, DType.FP16, header))
@@ -29,6 +29,6 @@ def test_barriers_stand_before_sums_of_warps_and_before_the_epilogue(
 
 def test_stages_and_products_wait_once_each(adapted: Callable[..., Graph]) -> None:
     made = tile_program("mine", adapted())
-    groups = (made.meetings, made.stages[0].statements, made.products, made.epilogue)
+    groups = (made.reductions, made.stages[0].statements, made.products, made.epilogue)
     assert [[s.barrier for s in group].count(True) for group in groups] == [1] * 4
     assert all(group[0].barrier for group in groups)

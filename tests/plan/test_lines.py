@@ -17,8 +17,7 @@ from mirage_kernels.generator.schedules.choose import BUCKETS_WITH_RESULTS, vari
 from mirage_kernels.generator.schedules.cluster_split_k import split
 from mirage_kernels.generator.schedules.row_wise import RowWise, elementwise_knobs, row_wise_knobs
 from mirage_kernels.generator.schedules.sliced_k import BUCKETS_WITH_STATISTICS, RING, Footprint
-from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import Step
+from mirage_kernels.generator.search.sketch import Setting, Step, View
 from mirage_kernels.generator.target import target
 
 
@@ -34,7 +33,7 @@ def words(statements: tuple[Statement, ...]) -> list[str]:
 def test_a_kernel_without_a_loop_is_lines_loads_first_and_stores_last() -> None:
     program = planned("ntrans")
     assert program.roles == Roles(rows="", tokens="M", depth="K")
-    assert (program.loop, program.meetings, program.epilogue) == ((), (), ())
+    assert (program.loop, program.reductions, program.epilogue) == ((), (), ())
     assert [s.do for s in program.lines[:3]] == [Do.LOAD] * 3
     assert words(program.lines)[3:6] == [
         "mul x_tile x_tile @ tokens x whole depth",
@@ -135,7 +134,8 @@ def test_parts_are_the_longest_that_divide_a_line() -> None:
 
 def test_sums_of_lines_that_the_grid_cuts_have_no_plan() -> None:
     cuts = {"x": ("M", "K"), "norm_weight": (None, "K"), "residual": ("M", "K")}
-    views = (View(v.tensor, cuts.get(v.tensor, (None, None)), None) for v in NORM_RESIDUAL.views)
+    cut_leaves = NORM_RESIDUAL.leaves[:-1]
+    views = (View(v.tensor, cuts.get(v.tensor, (None, None)), None) for v in cut_leaves)
     cut = rewritten(NORM_RESIDUAL, setting=Setting(("M", "K"), None), leaves=(*views, "size_K"))
     assert refusal(mugraph("rms_norm_residual", cut)).endswith("the grid cuts are not planned")
 

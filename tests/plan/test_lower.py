@@ -7,19 +7,22 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph, Node, Value
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram, roles_of
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.recipe import Recipe, Shape, catalog, output_type, trace
+from mirage_kernels.generator.recipe import Recipe, Shape, output_type, trace
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.sketch import (
     BlockSketch,
     LibrarySketch,
     ProgramSketch,
+    Setting,
     Step,
+    View,
     middle_name,
 )
 
@@ -34,32 +37,11 @@ def lowered(recipe: Recipe, *kernels: BlockSketch | LibrarySketch) -> Graph:
     return lower(ProgramSketch(kernels), goal)
 
 
-def sketch(loop: str | None, views: tuple[View, ...], *steps: Step) -> BlockSketch:
-    results = ((len(views) + len(steps) - 1, ("M", "N")),)
-    return BlockSketch(Setting(("N", "M"), loop), views, steps, results)
-
-
-def looped(*tensors: str) -> tuple[View, ...]:
-    return tuple(
-        View(t, (None if t == "x" else "N", "M" if t == "x" else None), "K") for t in tensors
-    )
-
-
-def gated_mlp() -> Graph:
-    """silu(x gate^T) * (x up^T) in one kernel."""
-    steps = (
-        *(Step("contract", (0, 1), "K"), Step("accum", (3,))),
-        *(Step("contract", (0, 2), "K"), Step("accum", (5,))),
-        *(Step("silu", (4,)), Step("mul", (6, 7))),
-    )
-    views = looped("x", "gate_weight", "up_weight")
-    return lowered(catalog()["gated_mlp"], sketch("K", views, *steps))
-
-
 def linear_sketch(loop: str | None, *steps: Step) -> BlockSketch:
     """A kernel of x and weight alone: no norm, for its plan only."""
-    views = tuple(replace(v, loop_cut=loop) for v in looped("x", "weight"))
-    return sketch(loop, views, *steps)
+    views = (View("x", (None, "M"), loop), View("weight", ("N", None), loop))
+    results = ((len(views) + len(steps) - 1, ("M", "N")),)
+    return BlockSketch(Setting(("N", "M"), loop), views, steps, results)
 
 
 def words(program: TileProgram) -> list[str]:
@@ -105,7 +87,7 @@ def test_loads_partial_sums_and_the_epilogue_come_in_order(program: TileProgram)
         ("norm_weight", Layout.DEPTH),
         ("weight", Layout.ROWS),
     ]
-    assert [s.out for s in program.meetings] == ["scaled_product", "x_squared"]
+    assert [s.out for s in program.reductions] == ["scaled_product", "x_squared"]
     words_ = [s.op or s.do.value for s in program.epilogue]
     assert words_ == ["total", "total", "div", "add", "sqrt", "div", "store"]
     (added,) = (s for s in program.epilogue if s.op == "add")
@@ -125,7 +107,8 @@ def test_scalars_are_no_tensors_and_extents_are_literals(
 
 
 def test_two_products_of_one_loop_are_two_accumulators() -> None:
-    program = tile_program("gated_mlp", gated_mlp())
+    record = load_record(ROOT / "kernels/sm_90a/gated_mlp/K4096_N4096_fp16.json")
+    program = tile_program("gated_mlp", record.graph)
     assert [s.layout for s in program.accumulators] == [Layout.ACCUM, Layout.ACCUM]
     assert [s.op for s in program.epilogue if s.do is Do.MAP] == ["silu", "mul"]
 

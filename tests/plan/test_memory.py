@@ -10,29 +10,20 @@ import pytest
 
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, least_peak
+from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules.sliced_k import Footprint, SlicedK
 
 
 def drawn(seed: int) -> list[Buffer]:
-    """Return up to five buffers of a few units of 16 bytes, live in intervals of six epochs."""
+    """Return up to five buffers of a few units of 16 bytes, live round a loop of six epochs."""
     rng = random.Random(seed)
     buffers = []
     for i in range(rng.randint(1, 5)):
-        first = rng.randint(0, 5)
-        live = range(first, min(6, first + rng.randint(1, 3)))
-        buffers.append(Buffer(f"b{i}", rng.choice((1, 16, 17, 30, 48, 64)), frozenset(live)))
+        first, length = rng.randint(0, 5), rng.randint(1, 3)
+        live = frozenset((first + j) % 6 for j in range(length))
+        buffers.append(Buffer(f"b{i}", rng.choice((1, 16, 17, 30, 48, 64)), live))
     return buffers
-
-
-def circular(seed: int) -> list[Buffer]:
-    """Return buffers whose epochs go round a loop, so that no interval order packs them."""
-    rng = random.Random(seed)
-    return [
-        Buffer(f"b{i}", 16 * rng.randint(1, 3), frozenset((i + j) % 5 for j in range(2)))
-        for i in range(5)
-    ]
 
 
 def overlaps(offsets: dict[str, int], buffers: list[Buffer]) -> bool:
@@ -57,10 +48,9 @@ def brute_force(buffers: list[Buffer]) -> int:
     raise AssertionError("side by side always fits")
 
 
-@pytest.mark.parametrize("draw", [drawn, circular])
-@pytest.mark.parametrize("seed", range(30))
-def test_no_placement_has_a_lower_peak(draw: Callable[[int], list[Buffer]], seed: int) -> None:
-    buffers = draw(seed)
+@pytest.mark.parametrize("seed", range(40))
+def test_no_placement_has_a_lower_peak(seed: int) -> None:
+    buffers = drawn(seed)
     made = arrange(buffers)
     assert made.peak == brute_force(buffers)
     assert not overlaps(dict(made.offsets), buffers)
@@ -73,7 +63,6 @@ def test_no_placement_has_a_lower_peak(draw: Callable[[int], list[Buffer]], seed
 def test_the_most_live_bytes_are_not_always_enough() -> None:
     """Five equal buffers round a loop, two live at a time, need three places."""
     buffers = [Buffer(f"b{i}", 16, frozenset({i, (i + 1) % 5})) for i in range(5)]
-    assert least_peak(buffers) == 32
     assert arrange(buffers).peak == 48
 
 
@@ -97,11 +86,7 @@ def test_twelve_buffers_are_placed_at_once() -> None:
         buffers.append(Buffer(f"b{i}", 16 * rng.randint(1, 64), live))
     made = arrange(buffers)
     assert made == arrange(buffers)
-    assert made.peak >= least_peak(buffers)
-
-
-def test_nothing_takes_no_bytes() -> None:
-    assert arrange([]).peak == 0
+    assert made.peak >= max(sum(b.size for b in buffers if e in b.live) for e in range(14))
 
 
 def test_stages_and_sums_of_warps_share_bytes(fused: Callable[..., Graph]) -> None:

@@ -112,14 +112,14 @@ def test_consumers_have_no_inner_rows_in_their_loop(adapted: Fused) -> None:
     producers, made = parts(whole)
     assert [o.name for o in made.inputs] == ["x", "weight", "lora_b"]
     assert all(s.layout is not Layout.INNER for s in made.loads)
-    assert [(m.layout, m.barrier) for m in made.meetings] == [(Layout.ACCUM, True)]
+    assert [(m.layout, m.barrier) for m in made.reductions] == [(Layout.ACCUM, True)]
     assert made.received == whole.kept
     assert made.products[0].args[1] == whole.kept[0].out
     assert made.epilogue == whole.epilogue
     assert made.streamed is made
     both = (producers, made)
     assert {s.out for p in both for s in p.loop} == {s.out for s in whole.loop}
-    assert {m.out for p in both for m in p.meetings} == {m.out for m in whole.meetings}
+    assert {m.out for p in both for m in p.reductions} == {m.out for m in whole.reductions}
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_elsewhere_nothing_is_made_in_front(arch: str) -> None:
 
 def test_the_launch_in_front_has_lines_alone(program: TileProgram) -> None:
     front = prologue_program(program)
-    assert front.loop == front.meetings == front.epilogue == ()
+    assert front.loop == front.reductions == front.epilogue == ()
     assert (front.roles.rows, front.roles.tokens, front.roles.depth) == ("", "M", "K")
     assert [o.name for o in front.inputs] == ["x", "norm_weight", "norm_bias"]
     assert (front.output.name, front.output.index) == ("x_made", 0)

@@ -17,8 +17,7 @@ from mirage_kernels.generator.meaning.reals import ELEMENTWISE
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, PAST
 from mirage_kernels.generator.recipe import Program, Recipe, Shape, recipe
-from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch, Step
+from mirage_kernels.generator.search.sketch import BlockSketch, Setting, Step, View
 
 X, WEIGHT = View("x", (None, "M"), "K"), View("weight", ("N", None), "K")
 LINEAR = {"x": "M K", "weight": "N K"}

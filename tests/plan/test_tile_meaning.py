@@ -45,7 +45,7 @@ class Machine:
             self.share(s.out, self.cut(s.args[0], self.at))
         self.lined()
         warps = [self.looped(warp) for warp in range(WARPS)]
-        for s in program.meetings:
+        for s in program.reductions:
             self.enter(s)
             self.written[f"{s.out} parts"] = self.epoch
             self.parts[s.out] = [sums[s.args[0]] for sums in warps]

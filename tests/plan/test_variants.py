@@ -34,13 +34,13 @@ def adapter(adapted: Fused, r: int) -> TileProgram:
 def widened(made: TileProgram, copies: int) -> TileProgram:
     """Return a program with more products than it has."""
     products = [s for s in made.loop if s.do is Do.CONTRACT] * copies
-    meetings = tuple(
+    reductions = tuple(
         replace(m, out=f"{m.out}_{i}")
         for i in range(copies)
-        for m in made.meetings
+        for m in made.reductions
         if m.layout is Layout.ACCUM
     )
-    return replace(made, loop=(*made.loop, *products), meetings=(*made.meetings, *meetings))
+    return replace(made, loop=(*made.loop, *products), reductions=(*made.reductions, *reductions))
 
 
 def require_fits(made: TileProgram) -> None:
@@ -122,7 +122,7 @@ def test_tokens_that_a_block_cannot_hold_get_no_bucket(adapted: Fused) -> None:
 
 def test_inner_lines_take_registers_in_whole_row_tiles(adapted: Fused) -> None:
     needed = {r: registers(adapter(adapted, r), KNOBS) for r in (8, 16, 24, 48)}
-    one_tile = 4 + 2 * 2 * 4  # an accumulator's, and two octets of two chunks
+    one_tile = 4 + 2 * 2 * 4  # an accumulator's, and two vectors of two chunks
     assert needed[8] == needed[16]
     assert needed[24] == needed[16] + one_tile
     assert needed[48] == needed[16] + 2 * one_tile
@@ -138,7 +138,7 @@ def test_what_is_fetched_shares_no_bytes_with_the_ring(adapted: Fused) -> None:
     assert min(place.offsets[a.name] for a in late) > fetched.bytes(KNOBS)
 
 
-def test_kept_lines_are_an_odd_number_of_octets_apart() -> None:
+def test_kept_lines_are_an_odd_number_of_vectors_apart() -> None:
     assert [kept_bytes(32, r) for r in (8, 16, 24, 64)] == [32 * n * 2 for n in (8, 24, 24, 72)]
 
 

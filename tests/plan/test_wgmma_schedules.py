@@ -105,7 +105,9 @@ def test_the_ring_and_what_meets_beside_it_fit(fused: Fused) -> None:
     for knobs in made:
         assert knobs.stages % block.turns(knobs.rows) == 0
         assert block.shared_bytes(knobs) <= ON.shared_bytes
-        assert block.shared_bytes(knobs) >= block.ring_bytes(knobs) + block.meeting_bytes(knobs)
+        ring = knobs.stages * block.tma_tiles(knobs.rows) * (knobs.rows + 64) * 128
+        sums = knobs.rows * 64 * 4 // 2  # of fp32, from the other block
+        assert block.shared_bytes(knobs) >= ring + sums
 
 
 Fused = Callable[..., Graph]
@@ -245,7 +247,7 @@ def test_what_meets_fits_where_the_ring_was(name: str, tokens: int) -> None:
     assert fitting
     for made in fitting:
         assert made.stages % made.groups == 0
-        assert block.meeting_bytes(made) <= block.ring_bytes(made)
+        assert block.reduction_bytes(made) <= block.ring_bytes(made)
         assert block.shared_bytes(made) <= ON.shared_bytes
         assert made.rows <= MOST_ROWS
 

@@ -8,40 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from handmade import handmade
+from handmade import edited, handmade, named
 
 from mirage_kernels.generator.ir import Graph
 
-SCORES = {
-    "gqa": """
-        load q k v seq_lens scale position_L
-        products = contract q k over D
-        scores = mul products scale
-    """,
-    # The weights of both norms scale q, and what the norms divide by divides the scores.
-    "qk_norm_attention": """
-        load q k v q_weight k_weight seq_lens scale eps weight_offset position_L
-        size_D = size over D
-        q_squares = mul q q
-        q_sum = sum q_squares over D
-        q_mean = div q_sum size_D
-        q_shifted = add q_mean eps
-        q_norm = sqrt q_shifted
-        k_squares = contract k k over D
-        k_mean = div k_squares size_D
-        k_shifted = add k_mean eps
-        k_norm = sqrt k_shifted
-        q_scale = add q_weight weight_offset
-        k_scale = add k_weight weight_offset
-        both_weights = mul q_scale k_scale
-        weighted_q = mul q both_weights
-        products = contract weighted_q k over D
-        by_q = div products q_norm
-        by_both = div by_q k_norm
-        scores = mul by_both scale
-    """,
-}
 IN_LOOP = """
+    products = contract q k over D
+    scores = mul products scale
     zero = const 0
     hidden = const -inf
     visible = less position_L seq_lens
@@ -58,7 +31,7 @@ IN_LOOP = """
 FLASH = """
     grid Hkv B
     loop L
-    SCORES
+    load q k v seq_lens scale position_L
     IN_LOOP
     out = div acc total
     store out as result: B Hkv G D fp16
@@ -67,7 +40,7 @@ SPLIT = """
     grid Hkv B
     split L
     loop L
-    SCORES
+    load q k v seq_lens scale position_L
     IN_LOOP
     m_last = last m
     acc_whole = combine_rescaled acc m_last over L
@@ -79,7 +52,7 @@ SPLIT_IN_TWO = """
     grid Hkv B
     split L
     loop L
-    SCORES
+    load q k v seq_lens scale position_L
     IN_LOOP
     m_last = last m
     store acc as acc_parts: L_parts B Hkv G D fp32
@@ -98,120 +71,123 @@ SPLIT_IN_TWO = """
 """
 FORMS = {"flash": FLASH, "split": SPLIT, "split in two": SPLIT_IN_TWO}
 
-Edits = Mapping[str, str]  # a line, what stands in its place
+IN_THE_LOOP = named("""
+    the sum of weights is not rescaled
+    total = accum_rescaled weights m -> total = accum weights
 
-OTHER_PEAK = """
-    m2 = peak seen over L
+    the weighted sum is not rescaled
+    acc = accum_rescaled part m -> acc = accum part
+
+    neither sum is rescaled
+    total = accum_rescaled weights m -> total = accum weights
+    acc = accum_rescaled part m -> acc = accum part
+
+    numerator and denominator have peaks of their own
+    weights = sum weight over L ->
+    total = accum_rescaled weights m -> m2 = peak seen over L
     lowered2 = sub scores m2
     power2 = exp lowered2
     weight2 = where visible power2 zero
     weights = sum weight2 over L
     total = accum_rescaled weights m2
-"""
-PLAIN_WEIGHTS = """
-    plain = exp scores
+
+    one sum is rescaled by another peak
+    total = accum_rescaled weights m -> m2 = peak seen over L
+    total = accum_rescaled weights m2
+
+    exp(m - s)
+    lowered = sub scores m -> lowered = sub m scores
+
+    exp(s + m), which falls when the peak rises
+    lowered = sub scores m -> lowered = add scores m
+
+    exp(s), rescaled nevertheless
+    power = exp lowered -> power = exp scores
+
+    exp(s) in the sum of weights only
+    weights = sum weight over L -> plain = exp scores
     plain_weight = where visible plain zero
     weights = sum plain_weight over L
-"""
-IN_THE_LOOP: Mapping[str, Edits] = {
-    "the sum of weights is not rescaled": {
-        "total = accum_rescaled weights m": "total = accum weights"
-    },
-    "the weighted sum is not rescaled": {"acc = accum_rescaled part m": "acc = accum part"},
-    "neither sum is rescaled": {
-        "total = accum_rescaled weights m": "total = accum weights",
-        "acc = accum_rescaled part m": "acc = accum part",
-    },
-    "numerator and denominator have peaks of their own": {
-        "weights = sum weight over L": "",
-        "total = accum_rescaled weights m": OTHER_PEAK,
-    },
-    "one sum is rescaled by another peak": {
-        "total = accum_rescaled weights m": "m2 = peak seen over L\n"
-        "total = accum_rescaled weights m2"
-    },
-    "exp(m - s)": {"lowered = sub scores m": "lowered = sub m scores"},
-    "exp(s + m), which falls when the peak rises": {
-        "lowered = sub scores m": "lowered = add scores m"
-    },
-    "exp(s), rescaled nevertheless": {"power = exp lowered": "power = exp scores"},
-    "exp(s) in the sum of weights only": {"weights = sum weight over L": PLAIN_WEIGHTS},
-    "no mask": {
-        "part = contract weight v over L": "part = contract power v over L",
-        "weights = sum weight over L": "weights = sum power over L",
-    },
-    "no mask in the weighted sum": {
-        "part = contract weight v over L": "part = contract power v over L"
-    },
-    "no mask in the sum of weights": {"weights = sum weight over L": "weights = sum power over L"},
-    "the mask turned round": {
-        "weight = where visible power zero": "weight = where visible zero power"
-    },
-    "one key more": {
-        "visible = less position_L seq_lens": "one = int 1\nmore = add seq_lens one\n"
-        "visible = less position_L more"
-    },
-    "one key less": {
-        "visible = less position_L seq_lens": "one = int 1\nnext = add position_L one\n"
-        "visible = less next seq_lens"
-    },
-}
-OF_BLOCKS: Mapping[str, Edits] = {
-    "blocks add their weighted sums as they are": {
-        "acc_whole = combine_rescaled acc m_last over L": "acc_whole = combine acc over L"
-    },
-    "blocks add their sums of weights as they are": {
-        "total_whole = combine_rescaled total m_last over L": "total_whole = combine total over L"
-    },
-    "blocks add both as they are": {
-        "acc_whole = combine_rescaled acc m_last over L": "acc_whole = combine acc over L",
-        "total_whole = combine_rescaled total m_last over L": "total_whole = combine total over L",
-    },
-    "blocks divide, then add": {
-        "acc_whole = combine_rescaled acc m_last over L": "early = div acc total\n"
-        "acc_whole = combine early over L",
-        "out = div acc_whole total_whole": "out = mul acc_whole one",
-        "zero = const 0": "zero = const 0\none = const 1",
-    },
-    "blocks divide, then add rescaled": {
-        "acc_whole = combine_rescaled acc m_last over L": "early = div acc total\n"
-        "acc_whole = combine_rescaled early m_last over L"
-    },
-}
-WHOLE_ACC = "acc_whole = contract decay acc_parts over L_parts"
-WHOLE_TOTAL = "total_whole = contract decay total_parts over L_parts"
-OF_KERNELS: Mapping[str, Edits] = {
-    "parts are added as they are": {
-        WHOLE_ACC: "acc_whole = sum acc_parts over L_parts",
-    },
-    "sums of parts are added as they are": {
-        WHOLE_TOTAL: "total_whole = sum total_parts over L_parts",
-    },
-    "both are added as they are": {
-        WHOLE_ACC: "acc_whole = sum acc_parts over L_parts",
-        WHOLE_TOTAL: "total_whole = sum total_parts over L_parts",
-    },
-    "parts are rescaled the other way": {
-        "below = sub m_parts common": "below = sub common m_parts"
-    },
-    "parts are rescaled twice": {
-        WHOLE_ACC: "twice = mul decay decay\nacc_whole = contract twice acc_parts over L_parts"
-    },
-    "parts have common peaks of their own": {
-        WHOLE_TOTAL: "common2 = peak m_parts over L_parts\n"
-        "below2 = sub m_parts common2\ndecay2 = exp below2\n"
-        "total_whole = contract decay2 total_parts over L_parts"
-    },
-    "peaks are stored in place of sums": {
-        "store total as total_parts: L_parts B Hkv G fp32": "copy = mul m_last one\n"
-        "store copy as total_parts: L_parts B Hkv G fp32",
-        "zero = const 0": "zero = const 0\none = const 1",
-    },
-    "parts that are divided already": {
-        "store acc as acc_parts: L_parts B Hkv G D fp32": "early = div acc total\n"
-        "store early as acc_parts: L_parts B Hkv G D fp32"
-    },
-}
+
+    no mask
+    part = contract weight v over L -> part = contract power v over L
+    weights = sum weight over L -> weights = sum power over L
+
+    no mask in the weighted sum
+    part = contract weight v over L -> part = contract power v over L
+
+    no mask in the sum of weights
+    weights = sum weight over L -> weights = sum power over L
+
+    the mask turned round
+    weight = where visible power zero -> weight = where visible zero power
+
+    one key more
+    visible = less position_L seq_lens -> one = int 1
+    more = add seq_lens one
+    visible = less position_L more
+
+    one key less
+    visible = less position_L seq_lens -> one = int 1
+    next = add position_L one
+    visible = less next seq_lens
+""")
+OF_BLOCKS = named("""
+    blocks add their weighted sums as they are
+    combine_rescaled acc m_last -> combine acc
+
+    blocks add their sums of weights as they are
+    combine_rescaled total m_last -> combine total
+
+    blocks add both as they are
+    combine_rescaled acc m_last -> combine acc
+    combine_rescaled total m_last -> combine total
+
+    blocks divide, then add
+    acc_whole = combine_rescaled acc m_last over L -> early = div acc total
+    acc_whole = combine early over L
+    out = div acc_whole total_whole -> out = mul acc_whole one
+    zero = const 0 -> zero = const 0
+    one = const 1
+
+    blocks divide, then add rescaled
+    acc_whole = combine_rescaled acc -> early = div acc total
+    acc_whole = combine_rescaled early
+""")
+OF_KERNELS = named("""
+    parts are added as they are
+    contract decay acc_parts -> sum acc_parts
+
+    sums of parts are added as they are
+    contract decay total_parts -> sum total_parts
+
+    both are added as they are
+    contract decay acc_parts -> sum acc_parts
+    contract decay total_parts -> sum total_parts
+
+    parts are rescaled the other way
+    below = sub m_parts common -> below = sub common m_parts
+
+    parts are rescaled twice
+    acc_whole = contract decay -> twice = mul decay decay
+    acc_whole = contract twice
+
+    parts have common peaks of their own
+    total_whole = contract decay -> common2 = peak m_parts over L_parts
+    below2 = sub m_parts common2
+    decay2 = exp below2
+    total_whole = contract decay2
+
+    peaks are stored in place of sums
+    store total as -> copy = mul m_last one
+    store copy as
+    zero = const 0 -> zero = const 0
+    one = const 1
+
+    parts that are divided already
+    store acc as -> early = div acc total
+    store early as
+""")
 # A maximum is its own equal: only arbitrary peaks tell two of them from one.
 BEYOND_THE_MAXIMUM = (
     "numerator and denominator have peaks of their own",
@@ -219,29 +195,22 @@ BEYOND_THE_MAXIMUM = (
     "parts have common peaks of their own",
 )
 # Equal to the recipe, but their peaks cover what nothing looks at.
-COVERS_THE_MASKED: Mapping[str, Edits] = {
-    "the peak of all scores": {"m = peak seen over L": "m = peak scores over L"},
-    "a mask of values in place of scores": {
-        "m = peak seen over L": "m = peak scores over L\nkept_v = where visible v zero",
-        "part = contract weight v over L": "part = contract power kept_v over L",
-    },
-}
-MISTAKES: Mapping[str, Mapping[str, Edits]] = {
+COVERS_THE_MASKED = named("""
+    the peak of all scores
+    m = peak seen over L -> m = peak scores over L
+
+    a mask of values in place of scores
+    m = peak seen over L -> m = peak scores over L
+    kept_v = where visible v zero
+    part = contract weight v over L -> part = contract power kept_v over L
+""")
+MISTAKES: Mapping[str, Mapping[str, str]] = {
     "flash": IN_THE_LOOP,
     "split": {**IN_THE_LOOP, **OF_BLOCKS},
     "split in two": {**IN_THE_LOOP, **OF_KERNELS},
 }
 
 
-def attention(spec: Graph, recipe: str, form: str, mistake: str = "") -> Graph:
-    """Return a form of attention over a recipe's spec, with a mistake if one is named."""
-    return edited(spec, recipe, form, MISTAKES[form][mistake] if mistake else {})
-
-
-def edited(spec: Graph, recipe: str, form: str, edits: Edits) -> Graph:
-    """Return a form of attention over a recipe's spec with some lines exchanged."""
-    text = FORMS[form].replace("SCORES", SCORES[recipe]).replace("IN_LOOP", IN_LOOP)
-    for old, new in edits.items():
-        assert old in text, f"{old!r} is not in {form}"
-        text = text.replace(old, new)
-    return handmade(spec, text)
+def attention(spec: Graph, form: str, edits: str = "") -> Graph:
+    """Return a form of grouped-query attention over its spec, with some words exchanged."""
+    return handmade(spec, edited(FORMS[form].replace("IN_LOOP", IN_LOOP), edits))

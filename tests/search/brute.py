@@ -14,30 +14,41 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
-import numpy as np
-from brute_values import COUNTING, Parts, Worth
 from small import ON
 
+from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.ir import OPS, DType, Graph
-from mirage_kernels.generator.search.problem import Limits, Problem
-from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch, Step
+from mirage_kernels.generator.meaning.arrays import Array
+from mirage_kernels.generator.search.fingerprints import digest
+from mirage_kernels.generator.search.problem import Problem
+from mirage_kernels.generator.search.sketch import (
+    BOTH,
+    GRID,
+    LOOP,
+    BlockSketch,
+    Dims,
+    Limits,
+    Setting,
+    Step,
+    View,
+)
 
 KINDS = {DType.INT32: "int", DType.BOOL: "bool"}  # of all others: "real"
+COUNTING = ("add", "sub", "mul", "max")  # ops on whole numbers that make whole numbers
 
 
 @dataclass(frozen=True)
 class Type:
     """What the type rules look at: how each dim is cut, what is partial, when, what kind."""
 
-    dims: frozenset[tuple[str, str]]  # (dim, the axes it has: "block step tile", "tile", ...)
+    dims: Dims
     partial: bool  # one block's part of the sum over the split dim
     phase: str  # "before", "loop", "after", "joined"
     kind: str
 
     def mixes_blocks(self, split: str | None) -> bool:
         """Return whether a value after the blocks' combine depends on one block's own."""
-        own = self.partial or "block" in dict(self.dims).get(split or "", "")
+        own = self.partial or dict(self.dims).get(split or "") in (GRID, BOTH)
         return self.phase == "joined" and own
 
 
@@ -51,24 +62,24 @@ class Enumeration:
     steps: list[Step] = field(default_factory=list)
     types: list[Type] = field(default_factory=list)
     ops: list[frozenset[int]] = field(default_factory=list)  # subexpressions, itself included
-    values: list[Parts | None] = field(default_factory=list)  # None: not evaluated yet
+    values: dict[int, Array | None] = field(default_factory=dict)  # None: an exp of an exp
     sources: list[View | str] = field(default_factory=list)
     typed: dict[tuple[object, ...], Type | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self.problem
-        self.worth = Worth(self.spec, self.setting, problem.order)
+        known, split = problem.fingerprints, self.setting.split
         for tensor in problem.tensors:
             for view in self.setting.views(tensor, problem.roles):
-                how = {d: _axes(view, d) for d in tensor.dims}
-                phase = "loop" if view.loop_cut else "before"
-                type_ = Type(frozenset(how.items()), False, phase, KINDS.get(tensor.dtype, "real"))
-                self._add(Step("load", ()), type_, self.worth.tile(tensor.name, how))
+                dims, phase = view.dims(tensor.dims), "loop" if view.loop_cut else "before"
+                type_ = Type(dims, False, phase, KINDS.get(tensor.dtype, "real"))
+                number = self._add(Step("load", ()), type_)
+                self.values[number] = known.view(known.tensors[tensor.name], dims, split)
                 self.sources.append(view)
         for node in self.spec.of("const", "size"):
             kind = KINDS.get(node.out.type.dtype, "real")
-            value = self.worth.tile(node.name, {})
-            self._add(Step("load", ()), Type(frozenset(), False, "before", kind), value)
+            number = self._add(Step("load", ()), Type(frozenset(), False, "before", kind))
+            self.values[number] = known.tensors[node.name]
             self.sources.append(node.name)
         self.ops = [frozenset() for _ in self.sources]
         self.leaves = len(self.sources)
@@ -81,7 +92,7 @@ class Enumeration:
 
     def run(self) -> list[int]:
         """Return the expressions that equal the spec in the small field."""
-        wanted, final = self.worth.wanted(), cache(self._is_final)
+        wanted, final = self.problem.fingerprints.wanted, cache(self._is_final)
         found = []
         for size in range(1, self.most_ops + 1):
             made = []
@@ -91,7 +102,7 @@ class Enumeration:
                     continue
                 number = self._add(step, type_)
                 made.append(number)
-                if final(type_) and self._loops(number) and _equal(self.value(number), wanted):
+                if final(type_) and self._loops(number) and self.meaning(number) == wanted:
                     found.append(number)
             self.by_size.append(made)
         return found
@@ -102,18 +113,17 @@ class Enumeration:
         views = [v for v in (self.sources[a] for a in read) if isinstance(v, View)]
         return self.setting.loop is None or any(v.loop_cut for v in views)
 
-    def _add(self, step: Step, type_: Type, value: Parts | None = None) -> int:
+    def _add(self, step: Step, type_: Type) -> int:
         number = len(self.steps)
         self.steps.append(step)
         self.types.append(type_)
         self.ops.append(frozenset({number}).union(*(self.ops[a] for a in step.args)))
-        self.values.append(value)
         return number
 
     def _steps_of(self, size: int) -> Iterator[Step]:
         """Yield every step whose result has `size` ops, each once."""
         words = self.problem.vocabulary
-        one, two, three = (words.of_arity(n) for n in (1, 2, 3))
+        one, two, three = (words.elementwise[n] for n in (1, 2, 3))
         for a in self.by_size[size - 1]:
             yield from (Step(op, (a,)) for op in one)
             yield from (Step("sum", (a,), d) for d in words.sums)
@@ -183,14 +193,14 @@ class Enumeration:
         if op == "combine":
             ready = met.partial and met.phase in ("before", "after")
             return Type(met.dims, False, "joined", "real") if ready else None
-        if met.phase != "loop" or any("step" in how for _, how in met.dims):
+        if met.phase != "loop" or any(how in (LOOP, BOTH) for _, how in met.dims):
             return None
         split = self.setting.split is not None and self.setting.loop == self.setting.split
         return Type(met.dims, met.partial or split, "after", "real")
 
     def _summed(self, met: Type, over: str) -> Type | None:
         how = dict(met.dims)[over]
-        one_part = how == "block tile"
+        one_part = how == GRID
         if one_part and over != self.setting.split:
             return None
         made = Type(met.dims - {(over, how)}, met.partial or one_part, met.phase, "real")
@@ -207,36 +217,30 @@ class Enumeration:
         """Return whether a value can leave the kernel as its result."""
         setting = self.setting
         last = "joined" if setting.split else "after" if setting.loop else "before"
-        cut = {d for d, how in type_.dims if how == "block tile"}
+        cut = {d for d, how in type_.dims if how == GRID}
         return (
             (type_.kind, type_.partial, type_.phase) == ("real", False, last)
             and {d for d, _ in type_.dims} == set(self.problem.roles.output)
             and cut == set(setting.grid) - {setting.split}
         )
 
-    def value(self, number: int) -> Parts:
-        """Return an expression in every block and step; nothing for an exp of an exp."""
-        known = self.values[number]
-        if known is None:
-            args = [self.value(a) for a in self.steps[number].args]
-            known = self.values[number] = (
-                self._result(self.steps[number], args) if all(args) else ()
-            )
-        return known
-
-    def _result(self, step: Step, args: list[Parts]) -> Parts:
-        if step.op in ("accum", "combine"):
-            dim = step.over or self.setting.loop or ""
-            return self.worth.total(args[0], dim, "step" if step.op == "accum" else "block")
-        if step.over:
-            product = args[0] if len(args) == 1 else self.worth.elementwise("mul", args)
-            return self.worth.total(product, step.over, "tile")
-        counts = any(self.types[a].kind != "real" for a in step.args)
-        return self.worth.elementwise(step.op, args, counts=counts)
+    def value(self, number: int) -> Array | None:
+        """Return an expression in every block and step; None for an exp of an exp."""
+        if number not in self.values:
+            step = self.steps[number]
+            args = [a for a in map(self.value, step.args) if a is not None]
+            try:
+                undefined = len(args) < len(step.args)
+                result = self.problem.fingerprints.result
+                self.values[number] = None if undefined else result(step.op, args, step.over)
+            except GraphError:
+                self.values[number] = None
+        return self.values[number]
 
     def meaning(self, number: int) -> bytes:
         """Return what expressions of equal value have in common."""
-        return b"".join(np.ascontiguousarray(x).tobytes() for x in self.value(number))
+        value = self.value(number)
+        return b"" if value is None else digest(value)
 
     def sketch(self, number: int) -> BlockSketch:
         """Return an expression as the search would hand it on."""
@@ -251,15 +255,6 @@ class Enumeration:
             tuple(Step(s.op, tuple(place[a] for a in s.args), s.over) for s in steps),
             ((place[number], dims),),
         )
-
-
-def _axes(view: View, dim: str) -> str:
-    words = ("block" if dim in view.cuts else "", "step" if dim == view.loop_cut else "", "tile")
-    return " ".join(filter(None, words))
-
-
-def _equal(made: Parts, wanted: Parts) -> bool:
-    return bool(made) and all(map(np.array_equal, made, wanted))
 
 
 def _kind_of(op: str, kinds: Sequence[str]) -> str | None:

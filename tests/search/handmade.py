@@ -13,10 +13,9 @@ Tile sizes are placeholders: `retile` gives others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-from small import Small
 
 from mirage_kernels.generator.ir import (
     Axis,
@@ -34,7 +33,6 @@ from mirage_kernels.generator.ir import (
     tile_type,
     with_precision,
 )
-from mirage_kernels.generator.language import Tensor
 
 SCALAR = TensorType((), DType.FP32)
 TILE = 2
@@ -50,6 +48,21 @@ def handmade(spec: Graph, text: str) -> Graph:
     for lines in _blocks(text):
         results = _Block(kernels, lines).add()
     return check(kernels.graph(results))
+
+
+def named(text: str) -> dict[str, str]:
+    """Return the paragraphs of a text by their first lines."""
+    paragraphs = (p.strip().partition("\n") for p in text.split("\n\n"))
+    return {name: rest for name, _, rest in paragraphs}
+
+
+def edited(text: str, edits: str) -> str:
+    """Return a text with other words: `old -> new`, which may go on in lines without an arrow."""
+    _, *words = re.split(r"^(.*)->", edits, flags=re.MULTILINE)
+    for old, new in zip(words[::2], words[1::2], strict=True):
+        assert old.strip() in text, f"{old!r} is not there"
+        text = text.replace(old.strip(), new.strip())
+    return text
 
 
 def _blocks(text: str) -> Iterator[list[list[str]]]:
@@ -138,8 +151,3 @@ class _Block:
                 whole = self.dims[axis.dim]
                 return Dim(name, -(-whole.size // axis.tile), whole.dynamic)
         return self.dims[name]
-
-
-def spec_of(inputs: Mapping[str, str], made: Callable[..., Tensor]) -> Graph:
-    """Return the spec of a small program: the dims of its inputs, one letter each, and itself."""
-    return Small(inputs, made).spec()

@@ -70,55 +70,112 @@ def _renamed(node: Node, old: str, new: str) -> Node:
     return replace(node, args=tuple(new if a == old else a for a in node.args))
 
 
-def _computed(place: Place) -> list[Node]:
-    apart = (Kind.SOURCE, Kind.OUTPUT, Kind.GRAPH)
-    return [n for n in place.graph.nodes if OPS[n.op].kind not in apart]
-
-
 Changes = Iterator[tuple[str, Graph]]
+Others = Iterator[tuple[str, Node]]  # a node in another one's place, and what is different
 
 
-def operators(place: Place) -> Changes:
-    for node in place.graph.nodes:
-        if OPS[node.op].kind is Kind.ELEMENTWISE:
-            for op in ops_of_kind(Kind.ELEMENTWISE):
-                if op != node.op and OPS[op].arity == len(node.args):
-                    changed = place.with_node(node, replace(node, op=op))
-                    yield f"{op} instead of {node.op} for {node.name}", changed
+def nodewise(others: Callable[[Place, Node], Others]) -> Callable[[Place], Changes]:
+    """Return the mutation that puts other nodes in the place of each."""
+
+    def changes(place: Place) -> Changes:
+        for node in place.graph.nodes:
+            for what, new in others(place, node):
+                yield f"{what} for {node.name}", place.with_node(node, new)
+
+    return changes
 
 
-def operands(place: Place) -> Changes:
-    """Give a node of a block or thread graph another operand."""
-    if place.graph.level is not Level.KERNEL:
-        yield from _operands(place, place.graph.nodes)
+def operators(place: Place, node: Node) -> Others:
+    kind = OPS[node.op].kind
+    for op in ops_of_kind(kind) if kind is Kind.ELEMENTWISE else ():
+        if op != node.op and OPS[op].arity == len(node.args):
+            yield f"{op} instead of {node.op}", replace(node, op=op)
 
 
-def bindings(place: Place) -> Changes:
-    """Give a kernel another tensor."""
-    yield from _operands(place, place.graph.blocks)
-
-
-def _operands(place: Place, nodes: Sequence[Node]) -> Changes:
+def operands(place: Place, node: Node) -> Others:
+    """Give a node of a block or thread graph another operand, or a kernel another tensor."""
     names = [v.name for n in place.graph.nodes for v in n.outs]
-    for node in nodes:
-        for i, old in enumerate(node.args):
-            for new in names[: names.index(node.name)]:
-                if new != old:
-                    args = (*node.args[:i], new, *node.args[i + 1 :])
-                    changed = place.with_node(node, replace(node, args=args))
-                    yield f"{new} instead of {old} in {node.name}", changed
+    for i, old in enumerate(node.args):
+        for new in names[: names.index(node.name)]:
+            if new != old:
+                args = (*node.args[:i], new, *node.args[i + 1 :])
+                yield f"{new} instead of {old}", replace(node, args=args)
 
 
-def orders(place: Place) -> Changes:
-    for node in _computed(place):
-        if len(set(node.args)) > 1:
-            args = (*node.args[:-2], *node.args[:-3:-1])
-            changed = place.with_node(node, replace(node, args=args))
-            yield f"operands of {node.name} swapped", changed
+def own_operands(place: Place, node: Node) -> Others:
+    yield from operands(place, node) if place.graph.level is not Level.KERNEL else ()
+
+
+def bindings(place: Place, node: Node) -> Others:
+    yield from operands(place, node) if node.op == "block" else ()
+
+
+def is_computed(node: Node) -> bool:
+    return OPS[node.op].kind not in (Kind.SOURCE, Kind.OUTPUT, Kind.GRAPH)
+
+
+def orders(place: Place, node: Node) -> Others:
+    if is_computed(node) and len(set(node.args)) > 1:
+        yield "operands swapped", replace(node, args=(*node.args[:-2], *node.args[:-3:-1]))
+
+
+def reduced_dims(place: Place, node: Node) -> Others:
+    for dim in place.dims:
+        if node.over not in ("", dim):
+            yield f"over {dim}", replace(node, over=dim)
+
+
+def constants(place: Place, node: Node) -> Others:
+    for value in (node.value + 1, -node.value, node.value / 2) if node.op == "const" else ():
+        if value != node.value:
+            yield f"the number {value:g}", replace(node, value=value)
+
+
+def imaps(place: Place, node: Node) -> Others:
+    yield from maps(node, place.dims) if node.op == "input" else ()
+
+
+def omaps(place: Place, node: Node) -> Others:
+    yield from maps(node, node.out.type.names) if node.op == "output" else ()
+
+
+def maps(node: Node, dims: Sequence[str]) -> Others:
+    for i, old in enumerate(node.cuts):
+        for new in (*dims, None):
+            if new != old:
+                cuts = (*node.cuts[:i], new, *node.cuts[i + 1 :])
+                yield f"{cuts} cut", replace(node, cuts=cuts)
+
+
+def fmaps(place: Place, node: Node) -> Others:
+    looped = place.graph.space is not None and place.graph.space.loop is not None
+    for new in (*place.dims, None) if looped and node.op == "input" else ():
+        if new != node.loop_cut:
+            yield f"fmap {new}", replace(node, loop_cut=new)
+
+
+CARRIED = {
+    "accum": ("accum_rescaled", "last", "combine"),
+    "accum_rescaled": ("accum", "last"),
+    "last": ("accum",),
+    "combine": ("combine_rescaled",),
+    "combine_rescaled": ("combine",),
+}
+
+
+def carriers(place: Place, node: Node) -> Others:
+    """Change how values are carried across the loop and the blocks."""
+    graph = place.graph
+    loop = graph.space.loop.dim if graph.space and graph.space.loop else ""
+    for op in CARRIED.get(node.op, ()):
+        over = (node.over or loop) if op.startswith("combine") else ""
+        for peak in graph.of("peak", "last") if OPS[op].arity == 2 else [None]:
+            args = (*node.args[:1], peak.name) if peak else node.args[:1]
+            yield f"{op} instead of {node.op}", replace(node, op=op, args=args, over=over)
 
 
 def omissions(place: Place) -> Changes:
-    for node in _computed(place):
+    for node in filter(is_computed, place.graph.nodes):
         for operand in dict.fromkeys(node.args):
             kept = (n for n in place.graph.nodes if n is not node)
             nodes = tuple(_renamed(n, node.name, operand) for n in kept)
@@ -128,7 +185,7 @@ def omissions(place: Place) -> Changes:
 
 
 def doublings(place: Place) -> Changes:
-    for node in _computed(place):
+    for node in filter(is_computed, place.graph.nodes):
         for op in ("add", "mul", "div"):
             twice = Node(op, (node.name,) * 2, (Value(f"{node.name}_twice", node.out.type),))
             at = place.graph.nodes.index(node)
@@ -137,49 +194,6 @@ def doublings(place: Place) -> Changes:
             nodes = (*place.graph.nodes[: at + 1], twice, *users)
             changed = replace(place.graph, nodes=nodes, outputs=outputs)
             yield f"{op} of {node.name} with itself", place.root(changed)
-
-
-def reduced_dims(place: Place) -> Changes:
-    for node in place.graph.nodes:
-        for dim in place.dims:
-            if node.over not in ("", dim):
-                yield f"{node.name} over {dim}", place.with_node(node, replace(node, over=dim))
-
-
-def constants(place: Place) -> Changes:
-    for node in place.graph.of("const"):
-        for value in (node.value + 1, -node.value, node.value / 2):
-            if value != node.value:
-                changed = place.with_node(node, replace(node, value=value))
-                yield f"{node.name} of {value:g}", changed
-
-
-def imaps(place: Place) -> Changes:
-    for node in place.graph.inputs:
-        yield from _maps(place, node, place.dims)
-
-
-def omaps(place: Place) -> Changes:
-    for node in place.graph.of("output"):
-        yield from _maps(place, node, node.out.type.names)
-
-
-def _maps(place: Place, node: Node, dims: Sequence[str]) -> Changes:
-    for i, old in enumerate(node.cuts):
-        for new in (*dims, None):
-            if new != old:
-                cuts = (*node.cuts[:i], new, *node.cuts[i + 1 :])
-                changed = place.with_node(node, replace(node, cuts=cuts))
-                yield f"{cuts} cut in {node.name}", changed
-
-
-def fmaps(place: Place) -> Changes:
-    looped = place.graph.space is not None and place.graph.space.loop is not None
-    for node in place.graph.inputs if looped else ():
-        for new in (*place.dims, None):
-            if new != node.loop_cut:
-                changed = place.with_node(node, replace(node, loop_cut=new))
-                yield f"fmap {new} of {node.name}", changed
 
 
 def spaces(place: Place) -> Changes:
@@ -210,32 +224,6 @@ def _without_axis(graph: Graph, axis: Axis) -> Graph:
     )
     grid = (*graph.space.grid[:at], *graph.space.grid[at + 1 :])
     return replace(graph, nodes=nodes, space=Space(grid, graph.space.loop))
-
-
-CARRIED = {
-    "accum": ("accum_rescaled", "last", "combine"),
-    "accum_rescaled": ("accum", "last"),
-    "last": ("accum",),
-    "combine": ("combine_rescaled",),
-    "combine_rescaled": ("combine",),
-}
-
-
-def carriers(place: Place) -> Changes:
-    """Change how values are carried across the loop and the blocks."""
-    graph = place.graph
-    peaks = [n.name for n in graph.nodes if n.op in ("peak", "last")]
-    for node in graph.nodes:
-        for op in CARRIED.get(node.op, ()):
-            extra = peaks if OPS[op].arity == 2 else [""]
-            for peak in extra:
-                args = (*node.args[:1], peak) if peak else node.args[:1]
-                over = node.over or (
-                    graph.space.loop.dim if graph.space and graph.space.loop else ""
-                )
-                over = over if op.startswith("combine") else ""
-                changed = place.with_node(node, replace(node, op=op, args=args, over=over))
-                yield f"{op} {peak} instead of {node.op} for {node.name}", changed
 
 
 def steps(place: Place) -> Changes:
@@ -306,20 +294,20 @@ def results(place: Place) -> Changes:
 
 
 MUTATIONS: Mapping[str, Callable[[Place], Changes]] = {
-    "another operator": operators,
-    "another operand": operands,
-    "operands swapped": orders,
+    "another operator": nodewise(operators),
+    "another operand": nodewise(own_operands),
+    "operands swapped": nodewise(orders),
     "an op left out": omissions,
     "a value with itself": doublings,
-    "another reduced dim": reduced_dims,
-    "another constant": constants,
-    "another imap": imaps,
-    "another fmap": fmaps,
-    "another omap": omaps,
+    "another reduced dim": nodewise(reduced_dims),
+    "another constant": nodewise(constants),
+    "another imap": nodewise(imaps),
+    "another fmap": nodewise(fmaps),
+    "another omap": nodewise(omaps),
     "another grid or loop": spaces,
-    "another way to carry": carriers,
+    "another way to carry": nodewise(carriers),
     "steps left out or repeated": steps,
-    "another tensor": bindings,
+    "another tensor": nodewise(bindings),
     "results exchanged": results,
 }
 

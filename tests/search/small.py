@@ -6,18 +6,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+import numpy.typing as npt
+
 from mirage_kernels.generator.frontend.symbolic import spec_of as written
 from mirage_kernels.generator.ir import OPS, Builder, Dim, DType, Graph, Level, TensorType
 from mirage_kernels.generator.language import Tensor
+from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search.kernels import Search
-from mirage_kernels.generator.search.problem import Limits, Problem
-from mirage_kernels.generator.search.sketch import BlockSketch, Found, Leaf, ProgramSketch
+from mirage_kernels.generator.search.lower import lower
+from mirage_kernels.generator.search.problem import Problem
+from mirage_kernels.generator.search.sketch import (
+    BlockSketch,
+    Found,
+    Leaf,
+    Limits,
+    ProgramSketch,
+    View,
+)
+from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import (
-    Verifier,
+    goal_of,
+    reason_against,
     shape_class,
     superoptimize,
 )
+from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.target import target
 
 ON = target("sm_90a")
@@ -77,8 +92,8 @@ def programs_of(spec: Graph, limits: Limits) -> list[ProgramSketch]:
 
 def proved_programs(spec: Graph, limits: Limits) -> list[ProgramSketch]:
     """Return the programs that the search finds and that prove equal to the spec."""
-    verifier = Verifier(spec)
-    return [p for p in programs_of(spec, limits) if not verifier.reason_against(p)]
+    prover = Prover(spec)
+    return [p for p in programs_of(spec, limits) if not reason_against(p, prover)]
 
 
 def expression(block: BlockSketch) -> str:
@@ -110,3 +125,27 @@ def block_of(program: ProgramSketch) -> BlockSketch:
     (kernel,) = program.kernels
     assert isinstance(kernel, BlockSketch)
     return kernel
+
+
+def views_of(block: BlockSketch) -> list[View]:
+    """Return the inputs of a block graph."""
+    return [leaf for leaf in block.leaves if isinstance(leaf, View)]
+
+
+@cache
+def graphs(recipe: str, limits: Limits = ONE_KERNEL) -> list[Graph]:
+    """Return the proved muGraphs of a recipe's shape class, made safe, the cheapest first."""
+    goal = goal_of(spec_of(recipe), DType.FP16)
+    programs = found(recipe, limits).programs
+    return [stabilise(lower(p, goal), DType.FP16) for p in programs]
+
+
+def drawn(spec: Graph, sizes: Mapping[str, int], **given: npt.ArrayLike) -> list[Array]:
+    """Return normal numbers for the inputs of a spec and lengths up to L, or what is given."""
+    rng, made = np.random.default_rng(0), []
+    for node in spec.inputs:
+        names, real = node.out.type.names, node.out.type.dtype is not DType.INT32
+        shape = [sizes[d] for d in names]
+        data = rng.standard_normal(shape) if real else rng.integers(1, sizes["L"] + 1, shape)
+        made.append(Array(names, (np.asarray(given.get(node.name, data)),), real))
+    return made

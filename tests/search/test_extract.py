@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from mirage_kernels.generator.search.extract import Extraction, Program
-from mirage_kernels.generator.search.refine import Refined
-from mirage_kernels.generator.search.settings import Setting
-from mirage_kernels.generator.search.sketch import Step
+from mirage_kernels.generator.search.fingerprints import Refined
+from mirage_kernels.generator.search.sketch import Setting, Step
 from mirage_kernels.generator.search.values import LOAD
 
 Choice = tuple[tuple[int, Step], ...]

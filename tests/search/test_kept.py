@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
-from small import ONE_KERNEL, found, search_of, spec_of
+from small import ONE_KERNEL, found, graphs, search_of, spec_of, views_of
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import load_recipe, output_type, trace
-from mirage_kernels.generator.search import refine as refining
-from mirage_kernels.generator.search.fingerprints import Fingerprints
+from mirage_kernels.generator.search import fingerprints as refining
+from mirage_kernels.generator.search.fingerprints import Fingerprints, Refined, refine
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.refine import Refined, refine
-from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch
+from mirage_kernels.generator.search.sketch import BlockSketch, Setting, View
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import goal_of
 
 OVER_K = Setting(("N", "M"), "K")
-
-
-@cache
-def looped(recipe: str) -> list[Graph]:
-    """Return the proved muGraphs of one kernel with a loop over K and no split."""
-    goal = goal_of(spec_of(recipe), DType.FP16)
-    kernels = [(p, p.kernels[0]) for p in found(recipe).programs]
-    return [lower(p, goal) for p, k in kernels if getattr(k, "setting", None) == OVER_K]
 
 
 def is_accurate(gate: Gate, graph: Graph) -> bool:
@@ -54,13 +41,15 @@ def test_a_norm_and_products_have_a_program_with_raw_weights_that_is_accurate_in
     recipe: str,
 ) -> None:
     gate = Gate(spec_of(recipe), load_recipe(recipe), DType.FP16)
-    assert any(is_accurate(gate, g) for g in looped(recipe) if has_raw_weights(g))
+    programs = zip(found(recipe).programs, graphs(recipe), strict=True)
+    looped = [g for p, g in programs if getattr(p.kernels[0], "setting", None) == OVER_K]
+    assert any(is_accurate(gate, g) for g in looped if has_raw_weights(g))
 
 
 def refined(recipe: str) -> Refined:
     problem = search_of(spec_of(recipe), ONE_KERNEL).problem
     found = problem.saturated(OVER_K)
-    return refine(found, problem.goals(found), problem.fingerprints, problem.sources)
+    return refine(found, problem.goals(found), problem.fingerprints, {})
 
 
 def contractions(values: Refined) -> set[tuple[int, ...]]:
@@ -118,7 +107,7 @@ def reads_all_in_the_loop(kernel: BlockSketch) -> bool:
     """Return whether blocks split the keys, and read every key and value in the loop over them."""
     setting = kernel.setting
     return (setting.split, setting.loop) == ("L", "L") and all(
-        view.loop_cut == "L" for view in kernel.views if "L" in view.cuts
+        view.loop_cut == "L" for view in views_of(kernel) if "L" in view.cuts
     )
 
 
@@ -146,7 +135,7 @@ def test_nothing_with_the_loops_dim_is_read_before_it() -> None:
     for setting in problem.settings():
         if setting.loop == loop:
             values = problem.saturated(setting)
-            refined = refine(values, problem.goals(values), problem.fingerprints, problem.sources)
+            refined = refine(values, problem.goals(values), problem.fingerprints, {})
             kept = refined.with_loop_inputs()
             views = {i: v for i, v in refined.leaves.items() if isinstance(v, View)}
             dropped = {i for i in views if not kept.derivations[i]}

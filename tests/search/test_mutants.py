@@ -169,8 +169,6 @@ def test_every_kind_of_mutation_makes_wrong_mutants(kind: str) -> None:
 def test_forgetting_to_rescale_is_well_formed_and_the_proof_rejects_it(op: str) -> None:
     of = golden(JOINED)
     forgotten = [
-        judged(of, m)
-        for m in mutants(of.graph, 1000)
-        if f"{op}  instead of {op}_rescaled" in m.what
+        judged(of, m) for m in mutants(of.graph, 1000) if f"{op} instead of {op}_rescaled" in m.what
     ]
     assert [(v.wrong, v.rejected_by) for v in forgotten] == [(True, "proof")] * 2

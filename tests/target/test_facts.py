@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from mirage_kernels.generator.build.compile import carries_ptx, gencode
+from mirage_kernels.generator.build.compile import carries_ptx
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.errors import TargetError
 from mirage_kernels.generator.plan.hardware import hardware
@@ -44,11 +44,6 @@ def test_an_architecture_without_facts_is_refused_with_those_that_have_some() ->
     with pytest.raises(TargetError, match="no facts about architecture 'sm_99'") as caught:
         target("sm_99")
     assert all(arch in caught.value.hint for arch in TARGETS)
-
-
-def test_sm_80_alone_holds_ptx_beside_its_code() -> None:
-    assert gencode("sm_80") == "-gencode=arch=compute_80,code=[sm_80,compute_80]"
-    assert gencode("sm_90a") == "-gencode=arch=compute_90a,code=sm_90a"
 
 
 @each

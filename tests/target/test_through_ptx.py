@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, silu
 
-from mirage_kernels.generator.bench.launch_args import LaunchArgs
+from mirage_kernels.generator.bench.workload import LaunchArgs
 from mirage_kernels.generator.build.compile import ROOT, gencode
 from mirage_kernels.generator.build.toolchain import find_nvcc
 

@@ -9,10 +9,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from pretended_tuning import MakeTuning, Pretended, compiled
+from pretended import MakeTuning, Pretended, of_tokens
 
-from mirage_kernels.generator.tuning.manifest import Compiled, Manifest
-from mirage_kernels.generator.tuning.results import load_results
+from mirage_kernels.generator.tuning.catalog import Section, Tuned
+from mirage_kernels.generator.tuning.measurements import Results
 from mirage_kernels.generator.tuning.session import Tuning
 
 
@@ -20,9 +20,9 @@ from mirage_kernels.generator.tuning.session import Tuning
 def tuning(tmp_path: Path) -> MakeTuning:
     """Make a tuning in this test's folder; made again, it finds what was measured before."""
 
-    def make(measurer: Pretended, kernel: Compiled | None = None) -> Tuning:
-        manifest = Manifest("sm_90a", "mirage-kernels tune", (kernel or compiled(),))
-        results = load_results(tmp_path / "measured.json")
+    def make(measurer: Pretended, kernel: Tuned | None = None) -> Tuning:
+        manifest = Section("sm_90a", {}, None, (kernel or of_tokens(),))
+        results = Results.at(tmp_path / "measured.json")
         return Tuning(manifest, results, measurer, "mirage-kernels tune")
 
     return make

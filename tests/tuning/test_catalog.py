@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pretended_calls as calls
 import pytest
-from pretended_calls import OTHER as LARGE
-from pretended_calls import POINTS, RULE, WIDE, dense, tried
+from pretended import KEY as ROWS_KEY
+from pretended import OTHER as LARGE
+from pretended import POINTS, RULE, WIDE, dense, tried
+from pretended import TOKENS_KEY as KEY
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.build.compile import ROOT
@@ -40,14 +41,14 @@ from mirage_kernels.generator.tuning.catalog import (
     TriedForm,
     Tuned,
     load_catalog,
+    read,
     tuned_kernel,
     write_catalog,
+    written,
 )
-from mirage_kernels.generator.tuning.files import read, written
 from mirage_kernels.generator.tuning.variants import chosen_variants
 
 Programs = tuple[TileProgram, ...]
-KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
 OTHER = replace(KEY, dtype="bf16")
 KNOBS = SlicedK(16, 16, 8, 1, 2)
 ON = target("sm_90a")
@@ -63,19 +64,25 @@ def bucket_of(tokens: int, knobs: Knobs, *tries: Tried) -> Bucket:
     return Bucket(tokens, (Chosen(knobs, 1.1),), (Point(f"M={tokens}", 9.0, 20.0),), tries)
 
 
+def of_rows(key: Key = ROWS_KEY) -> Tuned:
+    """Return a kernel measured at several calls, with everything that such a one may have."""
+    few = (tried(RULE, 10, 20, 40), tried(LARGE, 11, 21, 41), Tried(WIDE, failed="hung"))
+    rows = Bucket(8, (Chosen(RULE, 1.05, 1.05),), POINTS, few)
+    many = Bucket(0, (Chosen(WIDE, 1.5),), POINTS[:1], (tried(WIDE, 15),))
+    forms = (TriedForm("first", 1.2), TriedForm("second", None))
+    return Tuned(key, (rows, many), dense=(dense(128, 9, 10),), form="first", forms=forms)
+
+
 def section(*kernels: Tuned, arch: str = "sm_90a", gpu: str = "NVIDIA H200") -> Section:
     return Section(arch, {"gpu": gpu, "date": "2026-11-21"}, 0.75, kernels or (tuned(),))
 
 
-def test_a_catalog_is_read_as_it_was_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [Catalog(), Catalog((section(tuned(), of_rows()),))])
+def test_a_catalog_is_read_as_it_was_written(tmp_path: Path, made: Catalog) -> None:
     file = tmp_path / "catalog.json"
-    made = Catalog((section(),))
+    assert load_catalog(file) == Catalog()
     write_catalog(file, made)
     assert load_catalog(file) == made
-
-
-def test_without_a_file_the_catalog_is_empty(tmp_path: Path) -> None:
-    assert load_catalog(tmp_path / "catalog.json") == Catalog()
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"sections": [{}]}', '{"sections": 3}'])
@@ -90,59 +97,42 @@ def test_a_new_tuning_replaces_what_it_measured_and_keeps_the_rest() -> None:
     old = Catalog((section(tuned(KEY), tuned(OTHER)),))
     made = old.with_section(section(tuned(KEY, replace(KNOBS, stages=3)), gpu="another"))
     assert [[k.key for k in s.kernels] for s in made.sections] == [[OTHER], [KEY]]
-    found = made.find("sm_90a", KEY)
-    assert found is not None
+    (found,) = (k for k in made.of("sm_90a") if k.key == KEY)
     assert found.buckets[0].chosen[0].knobs.stages == 3
-
-
-def with_times(key: Key, *times: float) -> Tuned:
-    """Return a kernel whose candidates were predicted to take 1, 2, ... microseconds."""
-    tries = (Tried(KNOBS, i, assumed_us=(us,)) for i, us in enumerate(times, 1))
-    return Tuned(key, (bucket_of(KNOBS.tokens, KNOBS, *tries),), 64)
-
-
-def test_what_is_left_of_a_tuning_has_a_correlation_of_its_own() -> None:
-    kernels = (with_times(KEY, 1.0, 2.0, 3.0), with_times(OTHER, 3.0, 2.0, 1.0))
-    old = Catalog((replace(section(*kernels), correlation=0.0),))
-    left, new = old.with_section(section(tuned(KEY))).sections
-    assert (left.correlation, new.correlation) == (-1.0, 0.75)
-
-
-def test_a_section_that_is_all_replaced_goes_but_not_for_another_architecture() -> None:
     made = Catalog((section(),)).with_section(section(gpu="another"))
     assert [s.measured["gpu"] for s in made.sections] == ["another"]
     made = Catalog((section(),)).with_section(section(arch="sm_80"))
     assert [s.arch for s in made.sections] == ["sm_90a", "sm_80"]
 
 
-def of_rows(key: Key = calls.KEY) -> Tuned:
-    """Return a kernel measured at several calls, with everything that such a one may have."""
-    few = (tried(RULE, 10, 20, 40), tried(LARGE, 11, 21, 41), Tried(WIDE, failed="hung"))
-    rows = Bucket(8, (Chosen(RULE, 1.05, 1.05),), POINTS, few)
-    many = Bucket(0, (Chosen(WIDE, 1.5),), POINTS[:1], (tried(WIDE, 15),))
-    forms = (TriedForm("first", 1.2), TriedForm("second", None))
-    return Tuned(key, (rows, many), dense=(dense(128, 9, 10),), form="first", forms=forms)
+def test_what_is_left_of_a_tuning_has_a_correlation_of_its_own() -> None:
+    kernels = []
+    for key, times in ((KEY, (1.0, 2.0, 3.0)), (OTHER, (3.0, 2.0, 1.0))):
+        tries = (Tried(KNOBS, i, assumed_us=(us,)) for i, us in enumerate(times, 1))
+        kernels.append(Tuned(key, (bucket_of(KNOBS.tokens, KNOBS, *tries),), 64))
+    old = Catalog((replace(section(*kernels), correlation=0.0),))
+    left, new = old.with_section(section(tuned(KEY))).sections
+    assert (left.correlation, new.correlation) == (-1.0, 0.75)
 
 
-def test_a_kernel_is_found_by_architecture_and_shape(tmp_path: Path) -> None:
-    path, catalog = tmp_path / "catalog.json", Catalog((section(of_rows()),))
-    write_catalog(path, catalog)
-    assert load_catalog(path) == catalog
-    assert tuned_kernel("sm_90a", calls.KEY, path=path) == of_rows()
-    assert tuned_kernel("sm_80", calls.KEY, path=path) is None
-    assert tuned_kernel("sm_90a", replace(calls.KEY, shape={"D": 64}), path=path) is None
-
-
-def test_a_type_that_was_not_measured_has_the_other_ones_choice(tmp_path: Path) -> None:
-    path, brain = tmp_path / "catalog.json", replace(calls.KEY, dtype="bf16")
+def test_a_kernel_is_found_by_architecture_and_shape_and_perhaps_of_the_other_type(
+    tmp_path: Path,
+) -> None:
+    path, brain = tmp_path / "catalog.json", replace(ROWS_KEY, dtype="bf16")
     write_catalog(path, Catalog((section(of_rows()),)))
+    assert tuned_kernel("sm_90a", ROWS_KEY, path=path) == of_rows()
+    assert tuned_kernel("sm_80", ROWS_KEY, path=path) is None
+    assert tuned_kernel("sm_90a", replace(ROWS_KEY, shape={"D": 64}), path=path) is None
     assert tuned_kernel("sm_90a", brain, path=path, of_any_type=True) == of_rows()
     assert tuned_kernel("sm_90a", brain, path=path) is None
     part = replace(of_rows(brain), buckets=of_rows().buckets[:1], dense=())
     write_catalog(path, Catalog((section(of_rows(), part),)))
-    assert tuned_kernel("sm_90a", calls.KEY, path=path) == of_rows()
+    assert tuned_kernel("sm_90a", ROWS_KEY, path=path) == of_rows()
     whole = tuned_kernel("sm_90a", brain, path=path, of_any_type=True)
     assert whole == replace(part, buckets=of_rows().buckets)
+
+
+# -- variants --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -150,14 +140,11 @@ def program(fused: Callable[..., Graph]) -> Programs:
     return (tile_program("rms_norm_linear", fused()),)
 
 
-def test_a_kernel_never_tuned_has_the_variants_of_the_rule(program: Programs) -> None:
-    assert chosen_variants(program, ON, None) == variants(program[0], ON)
-
-
 def test_a_tuned_bucket_has_the_measured_knobs_and_the_others_the_rules(program: Programs) -> None:
+    rule = variants(program[0], ON)
+    assert chosen_variants(program, ON, None) == rule
     chosen = {v.bucket: v.knobs for v in chosen_variants(program, ON, tuned())}
-    rule = {v.bucket: v.knobs for v in variants(program[0], ON)}
-    assert chosen == rule | {16: KNOBS}
+    assert chosen == {v.bucket: v.knobs for v in rule} | {16: KNOBS}
 
 
 def test_a_kernel_that_holds_fewer_buckets_has_variants_for_those(
@@ -176,11 +163,6 @@ def test_measured_knobs_that_no_longer_fit_are_an_error(program: Programs) -> No
     assert "mirage-kernels tune" in raised.value.hint
 
 
-# -- plans -----------------------------------------------------------------------------------------
-
-LORA = Key("lora_linear", "fp16", {"K": 4096, "N": 4096, "R": 64})
-
-
 def kernel(name: str) -> KernelRecord:
     """Return the record of a committed kernel."""
     return load_record(ROOT / "kernels" / "sm_90a" / f"{name}_fp16.json")
@@ -197,31 +179,25 @@ def measured(chosen: dict[int, Knobs], *others: Knobs) -> Tuned:
     """Return a kernel with a choice for buckets, after others were tried too."""
     tries = tuple(Tried(k, 10.0, assumed_us=(9.0,)) for k in others)
     buckets = (bucket_of(m, k, Tried(k, 9.0, assumed_us=(8.0,)), *tries) for m, k in chosen.items())
-    return Tuned(LORA, tuple(buckets), 64)
+    return Tuned(KEY, tuple(buckets), 64)
 
 
-def test_a_measured_plan_takes_the_place_of_the_rule_s() -> None:
+def test_a_measured_schedule_takes_the_place_of_the_rule_s_if_that_was_measured_too() -> None:
     programs, rule = of_kernel("gated_mlp/K4096_N4096")
-    slices = SlicedK(64, 32, 8, 1, 3)
-    chosen = chosen_variants(programs, ON, measured({64: slices}, rule[-1]))
+    sliced = SlicedK(64, 32, 8, 1, 3)
     assert rule[-1].label == "register_operand"
-    assert chosen[-1].knobs == slices
+    assert chosen_variants(programs, ON, measured({64: sliced}, rule[-1]))[-1].knobs == sliced
+    assert chosen_variants(programs, ON, measured({64: sliced}))[-1].knobs == rule[-1]
 
 
-def test_what_was_measured_without_the_rule_s_plan_does_not() -> None:
-    programs, rule = of_kernel("gated_mlp/K4096_N4096")
-    chosen = chosen_variants(programs, ON, measured({64: SlicedK(64, 32, 8, 1, 3)}))
-    assert chosen[-1].knobs == rule[-1]
-
-
-def without_makers(knobs: Knobs) -> Knobs:
+def without_producers(knobs: Knobs) -> Knobs:
     assert isinstance(knobs, SlicedK | RegisterOperand)
     return replace(knobs, producers=None)
 
 
-def test_all_variants_follow_a_choice_with_nothing_apart() -> None:
+def test_all_variants_follow_a_choice_without_producer_blocks() -> None:
     programs, rule = of_kernel("lora_linear/K4096_N4096_R64")
-    own = without_makers(rule[0])
+    own = without_producers(rule[0])
     chosen = chosen_variants(programs, ON, measured({8: own}, rule[0]))
     assert [v.knobs for v in chosen] == [own, *(v.knobs for v in variants(programs[1], ON)[1:])]
     assert not any(producers_of(v.knobs) for v in chosen)
@@ -229,58 +205,45 @@ def test_all_variants_follow_a_choice_with_nothing_apart() -> None:
 
 def test_a_bucket_whose_choice_does_not_go_with_the_others_keeps_the_rule() -> None:
     programs, rule = of_kernel("lora_linear/K4096_N4096_R64")
-    chosen = {8: replace(rule[0], stages=3), 16: without_makers(rule[1])}
+    chosen = {8: replace(rule[0], stages=3), 16: without_producers(rule[1])}
     made = chosen_variants(programs, ON, measured(chosen, *rule[:2]))
     assert [v.knobs for v in made] == [chosen[8], *rule[1:]]
 
 
-def test_a_record_with_nothing_apart_is_emitted_so() -> None:
+def test_a_record_without_producer_blocks_is_emitted_so() -> None:
     record = kernel("lora_linear/K4096_N4096_R16")
     programs, _ = of_kernel("lora_linear/K4096_N4096_R16")
-    own = tuple(replace(v, knobs=without_makers(v.knobs)) for v in variants(programs[1], ON))
+    own = tuple(replace(v, knobs=without_producers(v.knobs)) for v in variants(programs[1], ON))
     texts = files_of(replace(record, variants=own))
-    text = texts[record.path.replace(".json", ".cu")]
     assert "forms/lora_linear/producers.cuh" not in texts
-    assert "_workspace" not in text
+    assert "_workspace" not in texts[record.path.replace(".json", ".cu")]
 
 
-def test_lines_have_the_choice_of_their_one_bucket() -> None:
+def test_rows_have_the_choice_of_their_one_bucket() -> None:
     programs, rule = of_kernel("ntrans/K4096")
     other = RowWise(8, 2)
     chosen = chosen_variants(programs, ON, measured({COMPARED_AT: other}, rule[0]))
     assert [(v.bucket, v.knobs) for v in chosen] == [(0, other)]
 
 
-def test_a_bucket_says_what_every_plan_takes() -> None:
+def test_a_bucket_says_what_every_schedule_takes() -> None:
     held = RegisterOperand(64, 32, 6, groups=2)
     made = measured({64: held}, SlicedK(64, 32, 8, 1, 3), SlicedK(64, 32, 8, 1, 2)).buckets[0]
     assert made.plans == {"register_operand": 8.0, "sliced_k": 9.0}
     assert read(Bucket, written(made)) == made
 
 
-@pytest.fixture
-def committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A catalog in place of the package's."""
-    file = tmp_path / "catalog.json"
-    monkeypatch.setattr(catalog_module, "committed_path", lambda: file)
-    return file
-
-
-def test_generate_takes_variants_and_most_tokens_from_the_catalog(
-    committed: Path, golden_record: Callable[[DType], KernelRecord]
+def test_generate_takes_from_the_catalog_and_a_committed_record_does_not_depend_on_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    golden_record: Callable[[DType], KernelRecord],
 ) -> None:
-    write_catalog(committed, Catalog((section(),)))
-    record = golden_record(DType.FP16)
+    file, record = tmp_path / "catalog.json", golden_record(DType.FP16)
+    monkeypatch.setattr(catalog_module, "committed_path", lambda: file)
+    before = table_of("sm_90a", [record])
+    write_catalog(file, Catalog((section(),)))
+    assert table_of("sm_90a", [record]) == before
     about = {n: getattr(record, n) for n in pipeline.About.__dataclass_fields__}
     made = plan_of(record).record(pipeline.About(**about), record.graph)
     assert {v.bucket: v.knobs for v in made.variants}[16] == KNOBS
     assert made.max_tokens == 128
-
-
-def test_a_committed_record_does_not_depend_on_the_catalog(
-    committed: Path, golden_record: Callable[[DType], KernelRecord]
-) -> None:
-    record = golden_record(DType.FP16)
-    before = table_of("sm_90a", [record])
-    write_catalog(committed, Catalog((section(),)))
-    assert table_of("sm_90a", [record]) == before

@@ -60,13 +60,11 @@ def asked(process: Process, *orders: str, seconds: float = 30) -> list[object]:
     return [process.ask({"do": order}, seconds=seconds) for order in orders]
 
 
-def test_one_process_serves_many_questions(make: Make) -> None:
-    assert asked(make(obedient), "work", "work") == [{"count": 1}, {"count": 2}]
-
-
 def test_a_crash_is_the_answer_to_its_question_and_another_process_goes_on(make: Make) -> None:
+    first, second = {"count": 1}, {"count": 2}
     crashed = {"failed": "the process died: SIGSEGV"}
-    assert asked(make(obedient), "work", "crash", "work") == [{"count": 1}, crashed, {"count": 1}]
+    answers = asked(make(obedient), "work", "work", "crash", "work")
+    assert answers == [first, second, crashed, first]
 
 
 def test_a_hang_is_the_answer_to_its_question_and_another_process_goes_on(make: Make) -> None:
@@ -76,14 +74,10 @@ def test_a_hang_is_the_answer_to_its_question_and_another_process_goes_on(make: 
     assert asked(process, "work") == [{"count": 1}]
 
 
-def test_a_process_that_leaves_says_its_last_words(make: Make) -> None:
-    (answer,) = asked(make(obedient), "leave")
-    assert answer == {"failed": "the process died: exit code 1 / first words / last words"}
-
-
-def test_a_process_that_says_goodbye_is_not_asked_again(make: Make) -> None:
-    answers = asked(make(obedient), "say goodbye", "work")
-    assert answers == [{"count": 1, "leaving": True}, {"count": 1}]
+def test_a_process_that_leaves_says_its_last_words_or_goodbye(make: Make) -> None:
+    died = {"failed": "the process died: exit code 1 / first words / last words"}
+    goodbye, again = {"count": 1, "leaving": True}, {"count": 1}
+    assert asked(make(obedient), "leave", "say goodbye", "work") == [died, goodbye, again]
 
 
 def test_a_worker_that_refuses_is_an_error_with_its_hint(make: Make) -> None:

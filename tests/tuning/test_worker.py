@@ -11,22 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pretended_calls
 import pytest
 import torch
-from pretended_tuning import KEY as TOKENS_KEY
-from pretended_tuning import compiled
+from pretended import KEY, TOKENS_KEY, of_calls, of_tokens
 
-from mirage_kernels.generator.bench.launch_args import AttentionArgs, LaunchArgs
 from mirage_kernels.generator.bench.measure import Clock
-from mirage_kernels.generator.bench.workload import Workload
+from mirage_kernels.generator.bench.workload import AttentionArgs, LaunchArgs
 from mirage_kernels.generator.bench.workloads.cache import CacheWorkload
-from mirage_kernels.generator.bench.workloads.lists import dense_calls, kernel_calls
+from mirage_kernels.generator.bench.workloads.lists import Workload, dense_calls, kernel_calls
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.tuning.manifest import Manifest
+from mirage_kernels.generator.tuning.catalog import Section, write_file
 from mirage_kernels.generator.tuning.process import worker_process
 from mirage_kernels.generator.tuning.worker import (
     ALIGNMENT,
@@ -78,7 +75,7 @@ def library(tmp_path: Path) -> MakeLibrary:
     return make
 
 
-def kernel_of(buffers: Buffers[Any], *, rows_left_out: int = 0) -> Back:
+def kernel_of(buffers: Buffers, *, rows_left_out: int = 0) -> Back:
     """Return what the kernel would do, of whichever input set a launch is."""
 
     def first(args: Any) -> int:
@@ -86,7 +83,7 @@ def kernel_of(buffers: Buffers[Any], *, rows_left_out: int = 0) -> Back:
 
     def back(args: Any) -> int:
         workload, cache = buffers.workload, isinstance(args, AttentionArgs)
-        own = next(s for s in buffers.sets if (s.q if cache else s[0]).data_ptr() == first(args))
+        own = next(s for s in buffers.sets if s["q" if cache else "x"].data_ptr() == first(args))
         exact = workload.exact(workload.dense(own))
         (out,) = workload.new_outs(own)
         made = exact.reshape(out.shape).to(out.dtype).contiguous()
@@ -113,35 +110,24 @@ def test_the_structure_names_the_first_fields_of_launch_h(kind: type[Any]) -> No
 
 
 @pytest.mark.parametrize("workload", [TENSORS, CACHE])
-def test_a_right_candidate_has_a_time_and_an_error(
-    library: MakeLibrary, workload: Workload[Any]
+def test_a_right_candidate_has_a_time_one_that_leaves_something_out_is_wrong(
+    library: MakeLibrary, workload: Workload
 ) -> None:
     buffers = Buffers(workload, CLOCK)
-    made = library(kernel_of(buffers), workload.arguments)
-    answer = buffers.candidate(made, assumed=False)
+    answer = buffers.candidate(library(kernel_of(buffers), workload.arguments), assumed=False)
     assert (answer["us"], answer["few_tiles"]) == (5.0, True)
     assert isinstance(answer["error"], float)
     assert 0 < answer["error"] < 1e-3
-
-
-@pytest.mark.parametrize("workload", [TENSORS, CACHE])
-def test_a_candidate_that_writes_nothing_or_leaves_a_row_out_is_wrong(
-    library: MakeLibrary, workload: Workload[Any]
-) -> None:
-    buffers = Buffers(workload, CLOCK)
     for back in (lambda args: 0, kernel_of(buffers, rows_left_out=1)):
         answer = buffers.candidate(library(back, workload.arguments), assumed=True)
         assert str(answer["failed"]).startswith(f"its error is nan at {workload.recipe}")
 
 
-def test_a_launch_that_fails_is_refused(library: MakeLibrary) -> None:
-    with pytest.raises(RefusedError, match="CUDA error 700"):
-        Buffers(TENSORS, CLOCK).candidate(library(lambda args: 700), assumed=True)
-
-
-def test_a_library_for_other_arguments_and_what_is_none_are_refused(
+def test_a_failed_launch_other_arguments_and_what_is_no_library_are_refused(
     library: MakeLibrary, tmp_path: Path
 ) -> None:
+    with pytest.raises(RefusedError, match="CUDA error 700"):
+        Buffers(TENSORS, CLOCK).candidate(library(lambda args: 700), assumed=True)
     with pytest.raises(RefusedError, match="LaunchArgs"):
         library(lambda args: 0, size=8)
     (tmp_path / "a.so").write_bytes(b"")
@@ -162,7 +148,7 @@ def test_arguments_lie_at_aligned_places_and_unknown_fields_are_zeros(library: M
     [(CACHE, True), (replace(CACHE, lengths=(37,), page_size=0), False), (TENSORS, None)],
 )
 def test_every_call_has_a_nonce_and_says_what_is_assumed(
-    library: MakeLibrary, workload: Workload[Any], history: bool | None
+    library: MakeLibrary, workload: Workload, history: bool | None
 ) -> None:
     buffers, seen = Buffers(workload, CLOCK), []
     write = kernel_of(buffers)
@@ -195,10 +181,9 @@ def test_arguments_are_those_of_the_call(
     given, args = call.draw(0, "cpu"), AttentionArgs()
     (out,) = call.new_outs(given)
     call.fill(args, given, [out])
-    assert given.table is not None
-    assert (args.q.at, args.k.at) == (given.q.data_ptr(), given.k.data_ptr())
-    assert args.v.at == (given.k[..., 512:] if call.more else given.v).data_ptr()
-    assert (args.page_size, args.table_row) == (call.page_size, given.table.shape[1])
+    assert (args.q.at, args.k.at) == (given["q"].data_ptr(), given["k"].data_ptr())
+    assert args.v.at == (given["k"][..., 512:] if call.more else given["v"]).data_ptr()
+    assert (args.page_size, args.table_row) == (call.page_size, given["table"].shape[1])
     assert (args.Hkv, args.G, args.max_len) == (call.heads[1], call.group, 37)
     assert (args.out_token, args.out_head) == (call.heads[0] * call.depth, call.depth)
     assert [args.vector_heads[i] for i in range(4) if args.vectors[i]] == vectors
@@ -208,7 +193,7 @@ def test_tensor_arguments_are_those_of_the_recipe() -> None:
     given, args = TENSORS.draw(0, "cpu"), LaunchArgs()
     outs = TENSORS.new_outs(given)
     TENSORS.fill(args, given, outs)
-    assert [args.inputs[i] for i in range(3)] == [t.data_ptr() for t in given]
+    assert [args.inputs[i] for i in range(3)] == [t.data_ptr() for t in given.values()]
     assert [args.row_strides[i] for i in range(3)] == [72, 72, 72]
     assert (args.dims[0], args.outputs[0]) == (8, outs[0].data_ptr())
     assert args.scalars[0] == pytest.approx(TENSORS.source.scalars["eps"])
@@ -219,8 +204,8 @@ def test_the_worker_measures_the_floor_and_what_would_run_in_a_kernels_place(
 ) -> None:
     pytest.importorskip("mirage_kernels.ops", reason="needs the compiled extension")
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    kernels = (compiled(), pretended_calls.compiled())
-    worker = Worker(Path(), Manifest("sm_90a", "", kernels), CLOCK)
+    kernels = (of_tokens(), of_calls())
+    worker = Worker(Path(), Section("sm_90a", {}, None, kernels), CLOCK)
     answer = worker.answer({"kernel": TOKENS_KEY.name, "at": "M=8"})
     floor_us = TENSORS.bytes_read / 1e6
     assert answer == {"floor_us": floor_us, "eager_us": 5.0, "library_us": 5.0}
@@ -228,7 +213,7 @@ def test_the_worker_measures_the_floor_and_what_would_run_in_a_kernels_place(
     assert worker.buffers(TOKENS_KEY.name, "M=8") is (first[1] if first else None)
     name, call = next(iter(kernel_calls("gqa", DType.FP16, {"D": 128}).items()))
     worker = replace(worker, clock=replace(CLOCK, sets=lambda size: 0))
-    answer = worker.answer({"kernel": pretended_calls.KEY.name, "at": name})
+    answer = worker.answer({"kernel": KEY.name, "at": name})
     assert answer == {"floor_us": call.bytes_read / 1e6}
 
 
@@ -242,7 +227,7 @@ def test_a_dense_call_of_many_tokens_is_compared_with_pytorchs() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_worker_process_refuses(tmp_path: Path) -> None:
-    Manifest("sm_90a", "", ()).write(tmp_path)
+    write_file(tmp_path / "manifest.json", Section("sm_90a", {}, None, ()))
     with pytest.raises(ToolchainError, match="needs an NVIDIA GPU"):
         worker_process(tmp_path).ask({"environment": "tune"}, seconds=60)
 
@@ -253,10 +238,8 @@ SIZES = {"M": 70, "K": 256, "N": 64, "R": 16}
 @pytest.mark.parametrize(
     "name",
     [
-        *("rms_norm_linear", "rms_norm_linear_full"),
-        *("layer_norm_linear", "layer_norm_linear_full"),
-        *("lora_linear", "lora_linear_full", "gated_mlp", "geglu_mlp", "rms_norm_gated_mlp"),
-        *("ntrans", "rms_norm", "layer_norm", "silu_and_mul"),
+        *("rms_norm_linear_full", "layer_norm_linear", "lora_linear_full", "geglu_mlp"),
+        *("rms_norm_gated_mlp", "ntrans", "layer_norm", "silu_and_mul"),
     ],
 )
 def test_the_library_s_program_computes_the_recipe(name: str) -> None:

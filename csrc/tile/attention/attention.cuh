@@ -7,7 +7,6 @@
 #include "tile/attention/flash_decode/work.cuh"
 #include "tile/attention/launch_heuristic.cuh"
 #include "tile/attention/wgmma/work.cuh"
-#include "variants.h"
 
 MIRAGE_SCHEDULE(FlashAttention)
 MIRAGE_KNOB(Keys)
@@ -92,21 +91,18 @@ cudaError_t find_launch_shape(LaunchShape& found, AttentionKernelFn kernel,
   return status;
 }
 
-// Clusters must all run at once, or one could wait for another that waits for its place.
-inline cudaError_t launch_clusters(AttentionKernelFn kernel, Grid grid, AttentionArgs args,
-                                   cudaStream_t stream) {
-  if (grid.cluster > 1) {
-    args.clusters = divisor(grid.row_tiles / grid.cluster);
-    const Launch<AttentionArgs> call(kernel, grid, stream);
-    int resident = 0;
-    cudaError_t status = call.allow();
-    if (status == cudaSuccess) status = call.resident(resident);
-    if (status != cudaSuccess) return status;
-    if (resident >= static_cast<int>(args.clusters.value)) return call.start(args);
-    grid.cluster = 1;
-  }
-  args.clusters = divisor(grid.row_tiles);
-  return launch(kernel, grid, args, stream);
+// Clusters must all run at once, or one could wait for another that waits for its place: without
+// room for them nothing starts.
+inline cudaError_t start_if_resident(bool& started, AttentionKernelFn kernel, const Grid& grid,
+                                     AttentionArgs args, cudaStream_t stream) {
+  args.clusters = divisor(grid.row_tiles / grid.cluster);
+  const Launch<AttentionArgs> call(kernel, grid, stream);
+  cudaError_t status = call.allow();
+  int resident = 0;
+  if (status == cudaSuccess && grid.cluster > 1) status = call.resident(resident);
+  if (status != cudaSuccess) return status;
+  started = grid.cluster == 1 || resident >= static_cast<int>(args.clusters.value);
+  return started ? call.start(args) : cudaSuccess;
 }
 
 template <class Work>
@@ -116,9 +112,12 @@ cudaError_t launch_flash_decode(AttentionKernelFn kernel, const AttentionArgs& a
   LaunchShape launch_shape{};
   const cudaError_t status = find_launch_shape<Work>(launch_shape, kernel, args);
   if (status != cudaSuccess || launch_shape.blocks == 0) return status;
-  return launch_clusters(
-      kernel, {launch_shape.blocks, 1, Work::kThreads, Work::kBytes, launch_shape.cluster},
-      Work::Pipeline::with_boxes(with_divisors<Work::kRows>(args)), stream);
+  Grid grid{launch_shape.blocks, 1, Work::kThreads, Work::kBytes, launch_shape.cluster};
+  const AttentionArgs given = Work::Pipeline::with_boxes(with_divisors<Work::kRows>(args));
+  for (bool started = false;; grid.cluster = 1) {
+    const cudaError_t ended = start_if_resident(started, kernel, grid, given, stream);
+    if (started || ended != cudaSuccess) return ended;
+  }
 }
 
 // WorkTiles that are equally long for certain are shared by clusters that run at once.
@@ -150,22 +149,16 @@ template <class Work>
 cudaError_t launch_wgmma(void (*kernel)(AttentionArgs), const AttentionArgs& args,
                          cudaStream_t stream) {
   if (most_key_blocks<Work::kRows>(args) > kMostKeyBlocks) return cudaErrorInvalidValue;
-  AttentionArgs given = with_step_boxes<typename Work::Element, Work::kKeys, Work::kDepth>(
+  const AttentionArgs given = with_step_boxes<typename Work::Element, Work::kKeys, Work::kDepth>(
       with_divisors<Work::kRows>(args));
-  for (int largest = kMaxCluster;; largest /= 2) {
-    const LaunchShape launch_shape = wgmma_launch_shape<Work>(args, largest);
-    if (launch_shape.blocks == 0) return cudaSuccess;
-    given.clusters = divisor(launch_shape.blocks / launch_shape.cluster);
-    const Launch<AttentionArgs> call(
-        kernel, {launch_shape.blocks, 1, Work::kThreads, Work::kBytes, launch_shape.cluster},
-        stream);
-    cudaError_t status = call.allow();
-    int resident = 0;
-    if (status == cudaSuccess && launch_shape.cluster > 1) status = call.resident(resident);
-    if (status != cudaSuccess) return status;
-    if (launch_shape.cluster == 1 || resident >= static_cast<int>(given.clusters.value))
-      return call.start(given);
-    largest = launch_shape.cluster;
+  bool started = false;
+  for (int largest = kMaxCluster;;) {
+    const LaunchShape shape = wgmma_launch_shape<Work>(args, largest);
+    if (shape.blocks == 0) return cudaSuccess;
+    const Grid grid{shape.blocks, 1, Work::kThreads, Work::kBytes, shape.cluster};
+    const cudaError_t status = start_if_resident(started, kernel, grid, given, stream);
+    if (started || status != cudaSuccess) return status;
+    largest = shape.cluster / 2;
   }
 }
 

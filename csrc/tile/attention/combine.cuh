@@ -3,7 +3,6 @@
 #pragma once
 
 #include "tile/attention/flash_decode/products.cuh"
-#include "tile/attention/scheduler.cuh"
 
 namespace mirage::tile {
 
@@ -38,59 +37,59 @@ struct Pairs {
   }
 };
 
-// A pair of a product, and the maximum and the sum of its row.
+// Some elements of a row of the product, and the row's maximum and sum.
+template <int kOf>
 struct Total {
-  float of[2] = {};
+  float of[kOf] = {};
   float maximum = RowMaxima<kTokenTile>::kLowest, sum = 0.0f;
 
-  Total() = default;
-  __device__ explicit Total(float4 all) : of{all.x, all.y}, maximum(all.z), sum(all.w) {}
-  __device__ Total(float2 pair, float2 row) : of{pair.x, pair.y}, maximum(row.x), sum(row.y) {}
-
-  __device__ float4 all() const { return make_float4(of[0], of[1], maximum, sum); }
-
-  __device__ void scale(float factor) {
-    of[0] *= factor;
-    of[1] *= factor;
+  // Relative to a maximum that is not lower.
+  __device__ void raise(float higher) {
+    const float factor = fast_exp(maximum - higher);
+    unrolled<kOf>([&](int i) { of[i] *= factor; });
     sum *= factor;
+    maximum = higher;
+  }
+  __device__ void add(const Total& other, float factor) {
+    sum += other.sum * factor;
+    unrolled<kOf>([&](int i) { of[i] += other.of[i] * factor; });
   }
 };
 
-// Adds what is there of first to last, kAtOnce of them read at once; kWhole: a multiple of that.
-template <int kAtOnce, bool kWhole, class Left>
-__device__ void add_left(Total& total, const Left& left, int first, int last) {
+// A pair as it is sent and left.
+__device__ inline Total<2> unpacked(float4 all) { return {{all.x, all.y}, all.z, all.w}; }
+__device__ inline float4 packed(const Total<2>& total) {
+  return make_float4(total.of[0], total.of[1], total.maximum, total.sum);
+}
+
+// Adds left(first) to left(last), kAtOnce of them read at once; kWhole: a multiple of that.
+template <int kAtOnce, bool kWhole, int kOf, class Left>
+__device__ void add_left(Total<kOf>& total, int first, int last, Left left) {
 #pragma unroll 1
   for (; first <= last; first += kAtOnce) {
-    Total items[kAtOnce];
+    Total<kOf> items[kAtOnce];
     float maximum = total.maximum;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) items[i] = left.of(kWhole ? first + i : min(first + i, last));
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) maximum = fmaxf(maximum, items[i].maximum);
-    total.scale(fast_exp(total.maximum - maximum));
-    total.maximum = maximum;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    unrolled<kAtOnce>([&](int i) { items[i] = left(kWhole ? first + i : min(first + i, last)); });
+    unrolled<kAtOnce>([&](int i) { maximum = fmaxf(maximum, items[i].maximum); });
+    total.raise(maximum);
+    unrolled<kAtOnce>([&](int i) {
       const bool there = kWhole || first + i <= last;
-      const float factor = there ? fast_exp(items[i].maximum - maximum) : 0.0f;
-      total.sum += items[i].sum * factor;
-      total.of[0] += items[i].of[0] * factor;
-      total.of[1] += items[i].of[1] * factor;
-    }
+      total.add(items[i], there ? fast_exp(items[i].maximum - maximum) : 0.0f);
+    });
   }
 }
 
-// Adds what `lanes` neighbours have, a power of two of them; all come here.
-__device__ inline void add_over_lanes(Total& total, int lanes) {
-#pragma unroll 1
-  for (int mask = 1; mask < lanes; mask *= 2) {
-    const float maximum = fmaxf(total.maximum, __shfl_xor_sync(~0u, total.maximum, mask));
-    total.scale(fast_exp(total.maximum - maximum));
-    total.maximum = maximum;
-    total.sum += __shfl_xor_sync(~0u, total.sum, mask);
-    total.of[0] += __shfl_xor_sync(~0u, total.of[0], mask);
-    total.of[1] += __shfl_xor_sync(~0u, total.of[1], mask);
-  }
+// Tells who finishes the work tile; the other threads' writes were before a barrier.
+__device__ inline void announce(uint64_t* at, uint64_t nonce) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(nonce) : "memory");
+}
+
+__device__ inline void await(uint64_t* at, uint64_t nonce) {
+  uint64_t found = 0;
+  do {
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(found) : "l"(at) : "memory");
+  } while (found != nonce);
+  *at = 0;
 }
 
 // The sum that a row's products are divided by.
@@ -114,22 +113,27 @@ struct ResultRow {
 
   __device__ void store(RowElement e, float value) const { out[e.d] = cast<T>(value); }
 
-  // After::of(row, element, sum, product) for the elements of a pair. The row's sum takes its sink
-  // first and leaves its log.
-  template <class After>
-  __device__ void take(RowElement e, const Total& total) const {
-    float maximum = total.maximum, sum = total.sum;
-    float factor = 1.0f;
+  // What the row's products, times the factor, are divided by: its sum takes its sink, and leaves
+  // its log where `leads`.
+  __device__ Divisor divisor(float maximum, float sum, bool leads, float& factor) const {
+    factor = 1.0f;
     if (sink != nullptr) {
       const float more = static_cast<float>(*sink), higher = fmaxf(maximum, more);
       factor = fast_exp(maximum - higher);
-      maximum = higher;
       sum = sum * factor + fast_exp(more - higher);
+      maximum = higher;
     }
-    if (e.d == 0 && lse != nullptr) *lse = sum > 0.0f ? maximum + fast_log(sum) : -INFINITY;
-    const Divisor divisor{sum > 0.0f ? reciprocal(sum) : 1.0f};  // of nothing comes 0
-    After::of(*this, e, divisor, total.of[0] * factor);
-    After::of(*this, {e.row, e.d + kLineTile}, divisor, total.of[1] * factor);
+    if (leads && lse != nullptr) *lse = sum > 0.0f ? maximum + fast_log(sum) : -INFINITY;
+    return {sum > 0.0f ? reciprocal(sum) : 1.0f};  // of nothing comes 0
+  }
+
+  // After::of(row, element, sum, product) for the elements of a pair.
+  template <class After>
+  __device__ void take(RowElement e, const Total<2>& total) const {
+    float factor;
+    const Divisor sum = divisor(total.maximum, total.sum, e.d == 0, factor);
+    After::of(*this, e, sum, total.of[0] * factor);
+    After::of(*this, {e.row, e.d + kLineTile}, sum, total.of[1] * factor);
   }
 };
 

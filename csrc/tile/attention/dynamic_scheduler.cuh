@@ -5,18 +5,12 @@
 // Which block takes a work tile changes nothing about its sums.
 #pragma once
 
-#include <type_traits>
-
 #include "tile/attention/scheduler.cuh"
-#include "tile/copy/bulk.cuh"
 
 namespace mirage::tile {
 
 // Whether a kernel's knobs say that its blocks claim work tiles.
-template <class Knobs, class = void>
-constexpr bool kDynamicOf = false;
-template <class Knobs>
-constexpr bool kDynamicOf<Knobs, std::void_t<decltype(Knobs::kDynamic)>> = Knobs::kDynamic != 0;
+MIRAGE_DEFAULT(Dynamic, 0)
 
 // What a block's warps know of its claims: the work tiles of the latest two, and a
 // barrier for each whose phases tell that it is there. All warps meet at the end of a work tile,

@@ -63,12 +63,8 @@ struct RowLinesSource {
   const Vec16<T>* at[kRows / kLineTile];
 
   __device__ TokenFrag<T, kRows, kChunkDepth> chunk(int c) const {
-    TokenFrag<T, kRows, kChunkDepth> found;
-#pragma unroll
-    for (int i = 0; i < kRows / kLineTile; ++i) {
-      found.at[i][0] = read_global(at[i], c * kChunkVectors + lane_quarter());
-    }
-    return found;
+    return filled<TokenFrag<T, kRows, kChunkDepth>>(
+        [&](int i, int) { return read_global(at[i], c * kChunkVectors + lane_quarter()); });
   }
 };
 
@@ -80,14 +76,11 @@ struct SharedSource {
   const char* at;
 
   __device__ RowFrag<T, kKeys, kChunkDepth> chunk(int c) const {
-    RowFrag<T, kKeys, kChunkDepth> found;
-#pragma unroll
-    for (int i = 0; i < kKeys / kLineTile; ++i) {
-      const int offset = KeyBlockLines<T, kDepth>::offset(i * kLineTile + lane_line(),
-                                                          c * kChunkVectors + lane_quarter());
-      found.at[i][0] = read_shared<T>(at + offset);
-    }
-    return found;
+    return filled<RowFrag<T, kKeys, kChunkDepth>>([&](int i, int) {
+      return read_shared<T>(at +
+                            KeyBlockLines<T, kDepth>::offset(i * kLineTile + lane_line(),
+                                                             c * kChunkVectors + lane_quarter()));
+    });
   }
 };
 
@@ -97,10 +90,7 @@ __device__ auto chunk_of(const Lazy<Source>& tile, int c) {
 }
 template <Dims kDims, class T, int kLines, int kChunks>
 __device__ auto chunk_of(const Fragment<kDims, T, kLines, kChunks>& tile, int c) {
-  Fragment<kDims, T, kLines, 1> found;
-#pragma unroll
-  for (int i = 0; i < kLines; ++i) found.at[i][0] = tile.at[i][c];
-  return found;
+  return filled<Fragment<kDims, T, kLines, 1>>([&](int i, int) { return tile.at[i][c]; });
 }
 template <class V>
 __device__ const V& chunk_of(const V& number, int) {  // and one value per line
@@ -110,12 +100,10 @@ __device__ const V& chunk_of(const V& number, int) {  // and one value per line
 template <Dims kDims, class T, int kLines, class Source>
 __device__ auto joined(const Lazy<Source>& tile, const Fragment<kDims, T, kLines, 1>&) {
   Fragment<kDims, T, kLines, Source::kChunks> whole;
-#pragma unroll
-  for (int c = 0; c < Source::kChunks; ++c) {
+  unrolled<Source::kChunks>([&](int c) {
     const auto one = tile.source.chunk(c);
-#pragma unroll
-    for (int i = 0; i < kLines; ++i) whole.at[i][c] = one.at[i][0];
-  }
+    unrolled<kLines>([&](int i) { whole.at[i][c] = one.at[i][0]; });
+  });
   return whole;
 }
 
@@ -132,8 +120,7 @@ __device__ auto read(const Lazy<Source>& tile) {
 // take(c, chunk) for all chunks; what is computed for them is code once, not for each.
 template <Dims kDims, class T, int kLines, int kChunks, class Take>
 __device__ void for_each_chunk(const Fragment<kDims, T, kLines, kChunks>& tile, Take take) {
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) take(c, chunk_of(tile, c));
+  unrolled<kChunks>([&](int c) { take(c, chunk_of(tile, c)); });
 }
 template <class Source, class Take>
 __device__ void for_each_chunk(const Lazy<Source>& tile, Take take) {
@@ -173,12 +160,10 @@ __device__ auto map(const Lazy<A>& a, const B& b) {
 template <class Out, class Op, Dims kDims, class T, int kLines, int kChunks, class B>
 __device__ auto map(const Fragment<kDims, T, kLines, kChunks>& a, const Lazy<B>& b) {
   Fragment<kDims, Out, kLines, kChunks> result;
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
+  unrolled<kChunks>([&](int c) {
     const auto one = map<Out, Op>(chunk_of(a, c), chunk_of(b, c));
-#pragma unroll
-    for (int i = 0; i < kLines; ++i) result.at[i][c] = one.at[i][0];
-  }
+    unrolled<kLines>([&](int i) { result.at[i][c] = one.at[i][0]; });
+  });
   return result;
 }
 
@@ -196,16 +181,13 @@ __device__ auto line_sum(const Lazy<SharedSource<T, kKeys, kDepth, kStraight>>& 
   for (auto& pair : ones.pairs) pair = from_floats<T>(make_float2(1.0f, 1.0f));
   KeyVector<float, kKeys> sums;
   Scores<float, kKeys, kTokenTile> halves[2] = {};  // two chains of products are half as long
-#pragma unroll
-  for (int c = 0; c < kDepth / kChunkDepth; ++c) {
+  unrolled<kDepth / kChunkDepth>([&](int c) {
     const auto chunk = lines.source.chunk(c);
-#pragma unroll
-    for (int k = 0; k < kKeys / kRowTile; ++k) {
+    unrolled<kKeys / kRowTile>([&](int k) {
       const Vec16<T> pair[2] = {chunk.at[2 * k][0], chunk.at[2 * k + 1][0]};
-#pragma unroll
-      for (int h = 0; h < 2; ++h) mma<T>(halves[h].at[k][0], pair, ones, h);
-    }
-  }
+      unrolled<2>([&](int h) { mma<T>(halves[h].at[k][0], pair, ones, h); });
+    });
+  });
   unrolled<kKeys / kRowTile, 2>(
       [&](int k, int i) { sums.at[k][i] = halves[0].at[k][0][2 * i] + halves[1].at[k][0][2 * i]; });
   return sums;
@@ -217,8 +199,7 @@ __device__ auto line_sum(const Lazy<Source>& tile) {
 #pragma unroll kStraightOf < Source>
   for (int c = 1; c < Source::kChunks; ++c) {
     const auto more = partial_sums(chunk_of(tile, c));
-#pragma unroll
-    for (int i = 0; i < sums.kLines / kLineTile; ++i) sums.at[i] += more.at[i];
+    unrolled<sums.kLines / kLineTile>([&](int i) { sums.at[i] += more.at[i]; });
   }
   return line_totals(sums);
 }
@@ -248,8 +229,7 @@ __device__ auto scores_of(const Lazy<Source>& keys,
                           const Fragment<Dims::kTokensDepth, T, kRowLines, kChunks>& rows) {
   constexpr int kLines = sizeof(decltype(keys.source.chunk(0))) / sizeof(Vec16<T>);
   Accum<kLines * kLineTile, kRowLines * kLineTile> sums;
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) contract(sums, chunk_of(keys, c), chunk_of(rows, c));
+  unrolled<kChunks>([&](int c) { contract(sums, chunk_of(keys, c), chunk_of(rows, c)); });
   return reinterpret_cast<const Scores<float, kLines * kLineTile, kRowLines * kLineTile>&>(sums);
 }
 

@@ -7,10 +7,9 @@
 // work tile.
 #pragma once
 
-#include "launch.h"
 #include "tile/grid.cuh"
-#include "tile/mma/fragments.cuh"
 #include "tile/sync/cluster.cuh"
+#include "variants.h"
 
 namespace mirage::tile {
 
@@ -39,10 +38,7 @@ constexpr int kFinishKeyBlocks =
 
 // What a step does with its keys beside products, as knobs say it: 0 nothing, 1 sums over their
 // lines, 2 new lines computed of them.
-template <class Knobs, class = void>
-constexpr int kKeyWorkOf = 0;
-template <class Knobs>
-constexpr int kKeyWorkOf<Knobs, std::void_t<decltype(Knobs::kKeyWork)>> = Knobs::kKeyWork;
+MIRAGE_DEFAULT(KeyWork, 0)
 
 // One sequence as the kernel sees it.
 struct Sequence {
@@ -119,10 +115,8 @@ struct Lengths {
   int held[kHeld];
 
   __device__ explicit Lengths(const AttentionArgs& args) {
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      held[i] = i * kWarpLanes < args.B ? of(args, i * kWarpLanes) : 0;
-    }
+    unrolled<kHeld>(
+        [&](int i) { held[i] = i * kWarpLanes < args.B ? of(args, i * kWarpLanes) : 0; });
   }
 
   // Lane i has the length of sequence first + i; past the last one that one's.
@@ -137,19 +131,17 @@ struct Lengths {
   __device__ Lengths again(const AttentionArgs& args, bool wanted) const {
     Lengths now(*this);
     wanted = wanted && args.seq_lens != nullptr;
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
+    unrolled<kHeld>([&](int i) {
       const int b = min(i * kWarpLanes + lane(), args.B - 1);
       load_if(wanted && i * kWarpLanes < args.B, args.seq_lens + b, now.held[i]);
-    }
+    });
     return now;
   }
 
   // Whether all lengths of the call are known to be the same.
   __device__ bool are(const Lengths& others, const AttentionArgs& args) const {
     bool same = args.B <= kMost;
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) same = same && held[i] == others.held[i];
+    unrolled<kHeld>([&](int i) { same = same && held[i] == others.held[i]; });
     return __all_sync(~0u, same);
   }
 
@@ -331,16 +323,11 @@ class WorkItems {
   }
 
   __device__ static Sequence from_lane(Sequence mine, int at) {
-    Sequence theirs;
-    theirs.keys = __shfl_sync(~0u, mine.keys, at);
-    theirs.tokens = __shfl_sync(~0u, mine.tokens, at);
-    theirs.first_token = __shfl_sync(~0u, mine.first_token, at);
-    theirs.lowest = __shfl_sync(~0u, mine.lowest, at);
-    theirs.skipped = __shfl_sync(~0u, mine.skipped, at);
-    theirs.key_blocks = __shfl_sync(~0u, mine.key_blocks, at);
-    theirs.length = __shfl_sync(~0u, mine.length, at);
-    theirs.tiles = __shfl_sync(~0u, mine.tiles, at);
-    return theirs;
+    unrolled<sizeof(Sequence) / sizeof(int)>([&](int i) {
+      int& number = reinterpret_cast<int*>(&mine)[i];
+      number = __shfl_sync(~0u, number, at);
+    });
+    return mine;
   }
 
   const AttentionArgs* args_ = nullptr;

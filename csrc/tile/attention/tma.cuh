@@ -8,7 +8,6 @@
 
 #include "tile/attention/scheduler.cuh"
 #include "tile/copy/tma.cuh"
-#include "tile/grid.cuh"
 
 namespace mirage::tile {
 
@@ -46,25 +45,16 @@ struct BoxShape {
 template <class T, int kDepth>
 bool encode_boxes(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache,
                   BoxShape shape) {
-  decltype(&cuTensorMapEncodeTiled) encoder = nullptr;
-  if (find_encoder(&encoder) != cudaSuccess) return false;
-  constexpr auto kType = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const bool paged = args.block_table != nullptr;
   const auto tokens = static_cast<cuuint64_t>(larger(paged ? args.page_size : args.max_len, 1));
   const auto heads = static_cast<cuuint64_t>(args.Hkv);
   const auto pages = static_cast<cuuint64_t>(larger(paged ? args.pages : args.B, 1));
   const auto groups = static_cast<cuuint32_t>(shape.groups);
   const auto bytes = [](int64_t elements) { return static_cast<cuuint64_t>(elements) * sizeof(T); };
-  const cuuint64_t sizes[] = {kDepth / groups, tokens, groups, heads, pages};
-  const cuuint64_t strides[] = {bytes(cache.token), kTmaRowBytes, bytes(cache.head),
-                                bytes(cache.page)};
-  const cuuint32_t box[] = {kTmaDepth, static_cast<cuuint32_t>(shape.tokens), groups, 1, 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
-  return encoder(map, kType, 5, const_cast<void*>(cache.at), sizes, strides, box, steps,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode<T, 5>(map, cache.at, {kDepth / groups, tokens, groups, heads, pages},
+                      {bytes(cache.token), kTmaRowBytes, bytes(cache.head), bytes(cache.page)},
+                      {kTmaDepth, static_cast<cuuint32_t>(shape.tokens), groups, 1, 1}) ==
+         cudaSuccess;
 }
 
 // The boxes of a key block.

@@ -6,8 +6,6 @@
 // 16 k + g and 16 k + g + 8, rows 8 r + 2 t and 8 r + 2 t + 1.
 #pragma once
 
-#include <type_traits>
-
 #include "tile/math/elementwise.cuh"
 
 namespace mirage::tile {
@@ -131,8 +129,7 @@ template <class Out, class F, class... Operands>
 __device__ auto each_line(F f, const Operands&... operands) {
   constexpr int kRows = largest(Spans<Operands>::kRows...);
   RowLines<Out, kRows> result;
-#pragma unroll
-  for (int r = 0; r < kRows / kLineTile; ++r) result.at[r] = f(line_of(operands, r)...);
+  unrolled<kRows / kLineTile>([&](int r) { result.at[r] = f(line_of(operands, r)...); });
   return result;
 }
 
@@ -150,40 +147,16 @@ __device__ auto over(F f, const Operands&... operands) {
 }
 
 // exp in base 2, by the special function unit: relative error below 2^-21 down to exp(-80).
-__device__ inline float fast_exp(float a) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a * 1.44269504f));
-  return result;
-}
-
-// Of numbers from 1 on: absolute error below 2^-22 up to 2, relative beyond.
-__device__ inline float fast_log(float a) {
-  float result;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
-  return result * 0.693147181f;
-}
-
-__device__ inline float reciprocal(float a) {  // relative error below 2^-22
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
-  return result;
-}
+__device__ inline float fast_exp(float a) { return power_of_two(a * 1.44269504f); }
+__device__ inline float fast_log(float a) { return base_two_log(a) * 0.693147181f; }
 
 // A root that is taken when it is used. What is divided by it takes one instruction instead of two,
 // one after the other.
 struct Root {
   float square;
-  __device__ operator float() const {  // relative error below 2^-22
-    float result;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(square));
-    return result;
-  }
+  __device__ operator float() const { return near_root(square); }
 };
-__device__ inline float reciprocal(Root a) {  // relative error below 2^-22
-  float result;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a.square));
-  return result;
-}
+__device__ inline float reciprocal(Root a) { return inverse_root(a.square); }
 
 // What an op of the table does to numbers here.
 template <class Op>

@@ -1,12 +1,9 @@
 // The first launch of batched LoRA: products of x with the tokens' first slices.
 #pragma once
 
-#include "launch.h"
 #include "tile/copy/predicated.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/grid.cuh"
-#include "tile/mma/contract.cuh"
-#include "tile/mma/fragments.cuh"
 #include "tile/sliced_k/pipeline.cuh"
 #include "tile/sync/cluster.cuh"
 
@@ -86,12 +83,11 @@ class Adapters {
   __device__ static AdapterGroup group(const Alike& alike, int token) {
     uint64_t left = alike.tokens & ~before(token), tokens = 0;
     const int count = min(__popcll(left), kTokenTile);
-#pragma unroll
-    for (int place = 0; place < kTokenTile; ++place) {
+    unrolled<kTokenTile>([&](int place) {
       const int next = place < count ? __ffsll(static_cast<long long>(left)) - 1 : token;
       tokens |= static_cast<uint64_t>(next) << 8 * place;
       left &= left - 1;
-    }
+    });
     return {tokens, alike.adapter, count};
   }
 
@@ -132,27 +128,24 @@ __device__ Vec16<T> load_16_bytes(const T* at, bool inside) {
 template <class T, int kLines, int kChunks, class Stride, bool kEvenLines, bool kEvenDepth>
 __device__ void load(Fragment<Dims::kRowsDepth, T, kLines, kChunks>& fragment,
                      const Edge<T, Stride, kEvenLines, kEvenDepth>& edge, int k) {
-#pragma unroll
-  for (int i = 0; i < kLines; ++i) {
+  unrolled<kLines>([&](int i) {
     const int line = i * kLineTile + lane_line();
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
+    unrolled<kChunks>([&](int c) {
       const int from = k + c * kChunkDepth + lane_quarter() * kLaneDepth;
       const bool inside = (kEvenLines || line < edge.lines) && (kEvenDepth || from < edge.depth);
       fragment.at[i][c] = load_16_bytes(edge.first + line * edge.stride + from, inside);
-    }
-  }
+    });
+  });
 }
 
 template <class T, int kChunks, bool kEvenDepth>
 __device__ void load(Fragment<Dims::kTokensDepth, T, 1, kChunks>& fragment,
                      const GatheredLine<T, kEvenDepth>& tokens, int k) {
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
+  unrolled<kChunks>([&](int c) {
     const int from = k + c * kChunkDepth + lane_quarter() * kLaneDepth;
     const bool inside = tokens.inside && (kEvenDepth || from < tokens.depth);
     fragment.at[0][c] = load_16_bytes(tokens.line + from, inside);
-  }
+  });
 }
 
 // compute(load(k)) for k in first, first + stride, ... < last, with the loads of kAtOnce steps in
@@ -163,14 +156,12 @@ __device__ void load_and_compute(Steps steps, Load load, Compute compute) {
 #pragma unroll 1
   for (int k = steps.first; k < steps.last; k += kAtOnce * steps.stride) {
     Step loaded[kAtOnce];
-#pragma unroll
-    for (int s = 0; s < kAtOnce; ++s) {
+    unrolled<kAtOnce>([&](int s) {
       if (k + s * steps.stride < steps.last) load(loaded[s], k + s * steps.stride);
-    }
-#pragma unroll
-    for (int s = 0; s < kAtOnce; ++s) {
+    });
+    unrolled<kAtOnce>([&](int s) {
       if (k + s * steps.stride < steps.last) compute(loaded[s]);
-    }
+    });
   }
 }
 

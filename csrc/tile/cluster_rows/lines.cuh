@@ -30,8 +30,7 @@ __device__ float sum_cluster(const Line<Map, V>& piece, float* parts, float (&pi
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
   float sum = 0.0f;
-#pragma unroll
-  for (int block = 0; block < kBlocks; ++block) sum += pieces[block];
+  unrolled<kBlocks>([&](int block) { sum += pieces[block]; });
   return sum;
 }
 

@@ -20,21 +20,20 @@ __device__ TokenParts<kClusterBlocks, Block::kHalf> store_partials(
     Block block, int i, const Partial<Dims::kTokensDepth, kLines>& partial) {
   float* const sums = block.token_sums(i);
   if (block.transforms()) {
-#pragma unroll
-    for (int line = 0; line < kLines / kLineTile; ++line) {
+    unrolled<kLines / kLineTile>([&](int line) {
       float sum = partial.at[line];
       sum += __shfl_xor_sync(~0u, sum, 8);
       sum += __shfl_xor_sync(~0u, sum, 16);
       const int token = warp_index() % kGroupWarps * kLines + line * kLineTile + lane();
       const int owner = token / Block::kHalf;
       float* const at = sums + block.rank * Block::kHalf + token % Block::kHalf;
-      if (lane() >= kLineTile) continue;
+      if (lane() >= kLineTile) return;
       if (owner == block.rank) {
         *at = sum;
       } else {
         store_dsmem(map_to_block(at, owner), sum, map_to_block(&block.reduced(), owner));
       }
-    }
+    });
   }
   return {sums};
 }
@@ -75,29 +74,17 @@ __device__ void for_each_owned(Block block, OutputTile tile, T* out, Body body) 
   char* const lines = block.shared + warp_index() * Staging::kWarpBytes;
   // All are computed before the first is stored, so that elements do not wait for one another.
   float results[Block::kTiles][Sums::kOwn][4];
-#pragma unroll
-  for (int r = 0; r < Block::kTiles; ++r) {
-#pragma unroll
-    for (int m = 0; m < Sums::kOwn; ++m) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = first_row + r * kGroupRows + lane_line() + i / 2 * kLineTile;
-        const int token = first_token + m * kLineTile + lane_quarter() * 2 + i % 2;
-        body(
-            OwnedElement{{min(row, rows - 1), min(token, tokens - 1)}, r, m, i, &results[r][m][i]});
-      }
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < Block::kTiles; ++r) {
-#pragma unroll
-    for (int m = 0; m < Sums::kOwn; ++m) {
-      char* const to = lines + r * Staging::kTileBytes +
-                       (m * kLineTile + lane() % kLineTile) * Staging::kLineBytes +
-                       lane() / kLineTile % 2 * kVec16Bytes;
-      store_matrices<true, T>(to, results[r][m]);
-    }
-  }
+  unrolled<Block::kTiles, Sums::kOwn, 4>([&](int r, int m, int i) {
+    const int row = first_row + r * kGroupRows + lane_line() + i / 2 * kLineTile;
+    const int token = first_token + m * kLineTile + lane_quarter() * 2 + i % 2;
+    body(OwnedElement{{min(row, rows - 1), min(token, tokens - 1)}, r, m, i, &results[r][m][i]});
+  });
+  unrolled<Block::kTiles, Sums::kOwn>([&](int r, int m) {
+    char* const to = lines + r * Staging::kTileBytes +
+                     (m * kLineTile + lane() % kLineTile) * Staging::kLineBytes +
+                     lane() / kLineTile % 2 * kVec16Bytes;
+    store_matrices<true, T>(to, results[r][m]);
+  });
   __syncwarp();
 #pragma unroll
   for (int i = lane(); i < Staging::kWarpBytes / kVec16Bytes; i += kWarpLanes) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "tile/cluster_split_k/block.cuh"
-#include "tile/math/elementwise.cuh"
 
 namespace mirage::tile {
 
@@ -23,39 +22,24 @@ struct TransformStep {
   }
 
   __device__ Tokens tokens() const {
-    Tokens tokens;
-#pragma unroll
-    for (int i = 0; i < kOwnTokens / kLineTile; ++i) {
-#pragma unroll
-      for (int c = 0; c < kTmaDepth / kChunkDepth; ++c) {
-        reinterpret_cast<uint4&>(tokens.at[i][c]) = *reinterpret_cast<const uint4*>(vec(i, c));
-      }
-    }
-    return tokens;
+    return filled<Tokens>(
+        [&](int i, int c) { return *reinterpret_cast<const Vec16<T>*>(vec(i, c)); });
   }
 
   __device__ DepthFrag<T, kTmaDepth> vector(int i) const {
-    DepthFrag<T, kTmaDepth> vector;
     const char* from = block.shared + Block::kVectorsAt + i * Block::kVectorBytes;
-#pragma unroll
-    for (int c = 0; c < kTmaDepth / kChunkDepth; ++c) {
+    return filled<DepthFrag<T, kTmaDepth>>([&](int, int c) {
       const int at = k + c * kChunkDepth + lane() / kLineTile * kLaneDepth;
-      reinterpret_cast<uint4&>(vector.at[0][c]) =
-          *reinterpret_cast<const uint4*>(from + at * sizeof(T));
-    }
-    return vector;
+      return *reinterpret_cast<const Vec16<T>*>(from + at * sizeof(T));
+    });
   }
 
   // Replaces the copied tokens; the products read these.
   __device__ void rewrite(const Tokens& tokens) const {
-#pragma unroll
-    for (int i = 0; i < kOwnTokens / kLineTile; ++i) {
-#pragma unroll
-      for (int c = 0; c < kTmaDepth / kChunkDepth; ++c) {
-        *reinterpret_cast<uint4*>(vec(i, c)) = reinterpret_cast<const uint4&>(tokens.at[i][c]);
-      }
-    }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    unrolled<kOwnTokens / kLineTile, kTmaDepth / kChunkDepth>([&](int i, int c) {
+      *reinterpret_cast<uint4*>(vec(i, c)) = reinterpret_cast<const uint4&>(tokens.at[i][c]);
+    });
+    fence_proxies();
   }
 };
 
@@ -78,15 +62,11 @@ struct ConsumerStep {
     Rows rows;
     const uint32_t first = shared_address(row_tma(i).at);
     const int line = warp_index() % kGroupWarps * kRowTile + lane() % kRowTile;
-#pragma unroll
-    for (int r = 0; r < Block::kTiles; ++r) {
-#pragma unroll
-      for (int m = 0; m < kMmas; ++m) {
-        const int vec = 2 * m + lane() / kRowTile;
-        load_operand(rows.at[2 * r][m / 2], rows.at[2 * r + 1][m / 2], m,
-                     first + r * kGroupRows * kTmaRowBytes + swizzled_offset(line, vec));
-      }
-    }
+    unrolled<Block::kTiles, kMmas>([&](int r, int m) {
+      const int vec = 2 * m + lane() / kRowTile;
+      load_operand(rows.at[2 * r][m / 2], rows.at[2 * r + 1][m / 2], m,
+                   first + r * kGroupRows * kTmaRowBytes + swizzled_offset(line, vec));
+    });
     return rows;
   }
 
@@ -112,10 +92,9 @@ __device__ void transform_tokens(Block block, bool reads_vectors, Body body) {
 #pragma unroll 1
   for (int step = 0; step < Block::kSteps; ++step) {
     wait(block.full(place.stage), place.parity);
-#pragma unroll
-    for (int b = 0; b < Block::kTmaTiles; ++b) {
+    unrolled<Block::kTmaTiles>([&](int b) {
       body(TransformStep<Block>{block, place.stage, b, block.part_k(step) + b * kTmaDepth});
-    }
+    });
     __syncwarp();
     if (Block::kRewrites && lane() == 0) arrive(block.prepared(place.stage));
     release_stage(block, place.stage);
@@ -138,19 +117,17 @@ __device__ void multiply(Block block, bool reads_vectors, Body body) {
   };
   const auto multiply_one = [&](int step) {
     wait(block.ready(place.stage), place.parity);
-#pragma unroll
-    for (int b = 0; b < Block::kTmaTiles; ++b) {
+    unrolled<Block::kTmaTiles>([&](int b) {
       body(ConsumerStep<Block>{block, place.stage, b, block.part_k(step) + b * kTmaDepth});
-    }
-    end_products_but<kSets - 1>();
+    });
+    end_products<kSets - 1>();
     if (step >= (kSets - 1) * kTurns) release_multiplied();
     place.advance(kTurns);
   };
   constexpr int kRound = kSets * kTurns, kWhole = Block::kSteps / kRound * kRound;
 #pragma unroll 1
   for (int step = first; step < kWhole; step += kRound) {
-#pragma unroll
-    for (int s = 0; s < kSets; ++s) multiply_one(step + s * kTurns);
+    unrolled<kSets>([&](int s) { multiply_one(step + s * kTurns); });
   }
   if (kWhole < Block::kSteps) multiply_one(kWhole + first);
   if (kSets == 1) return;

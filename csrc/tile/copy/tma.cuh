@@ -1,7 +1,6 @@
 // TMA: tiles of a tensor, copied by one instruction. Tensor maps are encoded on the host per call.
 #pragma once
 
-#include <cstdint>
 #include <type_traits>
 
 #include <cuda.h>
@@ -9,7 +8,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include "tile/copy/bulk.cuh"
+#include "tile/sync/cluster.cuh"
 
 namespace mirage::tile {
 
@@ -39,24 +38,32 @@ inline cudaError_t find_encoder(decltype(&cuTensorMapEncodeTiled)* encoder) {
   return cudaSuccess;
 }
 
-// Encodes tiles of `lines` lines and kTmaDepth k. Elements outside the tensor read as zero.
-template <class T>
-cudaError_t encode(CUtensorMap* map, const Tensor& tensor, int lines) {
+// Encodes boxes of a tensor of kDims dims, the fastest first, `strides` in bytes. Elements outside
+// the tensor read as zero.
+template <class T, int kDims>
+cudaError_t encode(CUtensorMap* map, const void* data, const cuuint64_t (&sizes)[kDims],
+                   const cuuint64_t (&strides)[kDims - 1], const cuuint32_t (&box)[kDims]) {
   decltype(&cuTensorMapEncodeTiled) encoder = nullptr;
   const cudaError_t status = find_encoder(&encoder);
   if (status != cudaSuccess) return status;
   constexpr auto kType = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(tensor.depth),
-                              static_cast<cuuint64_t>(tensor.lines)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(tensor.stride) * sizeof(T)};
-  const cuuint32_t box[] = {kTmaDepth, static_cast<cuuint32_t>(lines)};
-  const cuuint32_t steps[] = {1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   const CUresult result =
-      encoder(map, kType, 2, const_cast<void*>(tensor.data), sizes, strides, box, steps,
+      encoder(map, kType, kDims, const_cast<void*>(data), sizes, strides, box, steps,
               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// Tiles of `lines` lines and kTmaDepth k.
+template <class T>
+cudaError_t encode(CUtensorMap* map, const Tensor& tensor, int lines) {
+  return encode<T, 2>(
+      map, tensor.data,
+      {static_cast<cuuint64_t>(tensor.depth), static_cast<cuuint64_t>(tensor.lines)},
+      {static_cast<cuuint64_t>(tensor.stride) * sizeof(T)},
+      {kTmaDepth, static_cast<cuuint32_t>(lines)});
 }
 
 // shared[lines, kTmaDepth] = tensor[line : , k : ]; `shared` is a multiple of kSwizzleAtomBytes.

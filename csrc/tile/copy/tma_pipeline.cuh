@@ -5,10 +5,8 @@
 // `full` barriers, each for kTmaTilesAtOnce tiles, and one `empty` barrier.
 #pragma once
 
-#include "tile/copy/tma.cuh"
 #include "tile/grid.cuh"
 #include "tile/reduce/scatter.cuh"
-#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
 

@@ -5,8 +5,6 @@
 // DepthFrag broadcasts over rows or tokens, a float over everything.
 #pragma once
 
-#include <type_traits>
-
 #include "tile/mma/fragments.cuh"
 
 namespace mirage::tile {
@@ -85,17 +83,21 @@ __device__ inline float quotient(float a, float b) {
   asm("div.full.f32 %0, %1, %2;" : "=f"(q) : "f"(a), "f"(b));
   return q;
 }
-__device__ inline float root(float a) {
-  float r;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(a));
-  return r;
-}
+#define MIRAGE_TILE_APPROXIMATION(name, instruction)         \
+  __device__ inline float name(float a) {                    \
+    float result;                                            \
+    asm(instruction ".f32 %0, %1;" : "=f"(result) : "f"(a)); \
+    return result;                                           \
+  }
+MIRAGE_TILE_APPROXIMATION(root, "sqrt.approx")
 // 2^a to a relative 2^-22, and 0 where that is less than 2^-126: one instruction.
-__device__ inline float power_of_two(float a) {
-  float p;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(a));
-  return p;
-}
+MIRAGE_TILE_APPROXIMATION(power_of_two, "ex2.approx.ftz")
+// Relative errors below 2^-22.
+MIRAGE_TILE_APPROXIMATION(reciprocal, "rcp.approx.ftz")
+MIRAGE_TILE_APPROXIMATION(near_root, "sqrt.approx.ftz")
+MIRAGE_TILE_APPROXIMATION(inverse_root, "rsqrt.approx.ftz")
+// Of numbers from 1 on: absolute error below 2^-22 up to 2, relative beyond.
+MIRAGE_TILE_APPROXIMATION(base_two_log, "lg2.approx.ftz")
 // numerator / (1 + e^-a). gelu_tanh(a) is a times the logistic function of 2 sqrt(2 / pi) (a +
 // 0.044715 a^3). (64 tokens of 14336: gelu_tanh took 4.7 us with exact functions and takes 3.0,
 // silu 3.3 and 3.0.)

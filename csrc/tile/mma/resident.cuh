@@ -6,9 +6,7 @@
 #pragma once
 
 #include "tile/copy/predicated.cuh"
-#include "tile/math/elementwise.cuh"
-#include "tile/mma/contract.cuh"
-#include "tile/reduce/across_warps.cuh"
+#include "tile/epilogue.cuh"
 
 namespace mirage::tile {
 

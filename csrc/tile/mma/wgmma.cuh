@@ -2,10 +2,7 @@
 // side.
 #pragma once
 
-#include <type_traits>
-
 #include "tile/copy/tma.cuh"
-#include "tile/mma/contract.cuh"
 #include "tile/mma/resident.cuh"
 
 namespace mirage::tile {
@@ -34,16 +31,20 @@ __device__ inline uint64_t descriptor(const char* tile) {
 
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// Waits for all of the warpgroup's products: operands may then be overwritten and sums read.
-__device__ inline void end_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+__device__ inline void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-
-// Waits for all products but those issued since the last `kPending` calls of this function.
-template <int kPending>
-__device__ void end_products_but() {
-  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned %0;" ::"n"(kPending)
-               : "memory");
+// Returns when all products but the last kPending groups of them are done: operands may then be
+// overwritten and sums read.
+template <int kPending = 0>
+__device__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Waits for all products of the warpgroup but those issued since the last kPending calls.
+template <int kPending = 0>
+__device__ void end_products() {
+  commit_products();
+  wait_products<kPending>();
 }
 
 // The fp32 accumulators of a lane, n / 2 registers, as asm operands and as PTX lists them.
@@ -52,52 +53,61 @@ __device__ void end_products_but() {
 #define MIRAGE_TILE_SUMS_32 MIRAGE_TILE_SUMS_16, MIRAGE_TILE_FOUR(2), MIRAGE_TILE_FOUR(3)
 #define MIRAGE_TILE_SUMS_48 MIRAGE_TILE_SUMS_32, MIRAGE_TILE_FOUR(4), MIRAGE_TILE_FOUR(5)
 #define MIRAGE_TILE_SUMS_64 MIRAGE_TILE_SUMS_48, MIRAGE_TILE_FOUR(6), MIRAGE_TILE_FOUR(7)
-#define MIRAGE_TILE_SUMS_80 MIRAGE_TILE_SUMS_64, MIRAGE_TILE_FOUR(8), MIRAGE_TILE_FOUR(9)
+#define MIRAGE_TILE_SUMS_72 MIRAGE_TILE_SUMS_64, MIRAGE_TILE_FOUR(8)
+#define MIRAGE_TILE_SUMS_80 MIRAGE_TILE_SUMS_72, MIRAGE_TILE_FOUR(9)
 #define MIRAGE_TILE_SUMS_96 MIRAGE_TILE_SUMS_80, MIRAGE_TILE_FOUR(10), MIRAGE_TILE_FOUR(11)
 #define MIRAGE_TILE_SUMS_112 MIRAGE_TILE_SUMS_96, MIRAGE_TILE_FOUR(12), MIRAGE_TILE_FOUR(13)
+#define MIRAGE_TILE_SUMS_128 MIRAGE_TILE_SUMS_112, MIRAGE_TILE_FOUR(14), MIRAGE_TILE_FOUR(15)
 #define MIRAGE_TILE_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define MIRAGE_TILE_LIST_32 MIRAGE_TILE_LIST_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define MIRAGE_TILE_LIST_48 MIRAGE_TILE_LIST_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define MIRAGE_TILE_LIST_64 MIRAGE_TILE_LIST_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define MIRAGE_TILE_LIST_80 MIRAGE_TILE_LIST_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define MIRAGE_TILE_LIST_72 MIRAGE_TILE_LIST_64 ", %32, %33, %34, %35"
+#define MIRAGE_TILE_LIST_80 MIRAGE_TILE_LIST_72 ", %36, %37, %38, %39"
 #define MIRAGE_TILE_LIST_96 MIRAGE_TILE_LIST_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define MIRAGE_TILE_LIST_112 MIRAGE_TILE_LIST_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
 
-// One instruction by element type and n: A from registers, or both operands from shared memory. a0
-// to a3 and b are the numbers of the asm operands after the accumulators.
-// (cute/arch/mma_sm90_gmma.hpp has the same atoms; including it costs each file 1.7 s, 38 % of a
-// compilation.)
-template <class T, int kTokens>
+#define MIRAGE_TILE_LIST_128 MIRAGE_TILE_LIST_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+
+// One instruction by element type and n: A from registers, or both operands from shared memory.
+// kTransposed: the lines of B are the k; kAdds: to what the sums are. a0 to a3 and b are the
+// numbers of the asm operands after the accumulators. (cute/arch/mma_sm90_gmma.hpp has the same
+// atoms; including it costs each file 1.7 s, 38 % of a compilation.)
+template <class T, int kTokens, bool kTransposed = false>
 struct Wgmma;
 
-#define MIRAGE_TILE_WGMMA_OF(T, type, n, a0, a1, a2, a3, b)                                      \
+#define MIRAGE_TILE_WGMMA_OF(T, type, n, a0, a1, a2, a3, b, transposed)                          \
   template <>                                                                                    \
-  struct Wgmma<T, n> {                                                                           \
+  struct Wgmma<T, n, transposed> {                                                               \
     __device__ static void add(float (&d)[n / 8][4], const uint32_t (&rows)[4], uint64_t to) {   \
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type               \
                    " {" MIRAGE_TILE_LIST_##n "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b \
-                                             ", 1, 1, 1, 0;"                                     \
+                                             ", 1, 1, 1, " #transposed ";"                       \
                    : MIRAGE_TILE_SUMS_##n                                                        \
                    : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(to));           \
     }                                                                                            \
+    template <bool kAdds = true>                                                                 \
     __device__ static void add(float (&d)[n / 8][4], uint64_t rows, uint64_t to) {               \
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type               \
-                   " {" MIRAGE_TILE_LIST_##n "}, %" #a0 ", %" #a1 ", 1, 1, 1, 0, 0;"             \
+                   " {" MIRAGE_TILE_LIST_##n "}, %" #a0 ", %" #a1 ", %" #a2 ", 1, 1, 0, 0;"      \
                    : MIRAGE_TILE_SUMS_##n                                                        \
-                   : "l"(rows), "l"(to));                                                        \
+                   : "l"(rows), "l"(to), "n"(int{kAdds}));                                       \
     }                                                                                            \
   };
 #define MIRAGE_TILE_WGMMA(...)                     \
   MIRAGE_TILE_WGMMA_OF(__half, "f16", __VA_ARGS__) \
   MIRAGE_TILE_WGMMA_OF(__nv_bfloat16, "bf16", __VA_ARGS__)
 
-MIRAGE_TILE_WGMMA(16, 8, 9, 10, 11, 12)
-MIRAGE_TILE_WGMMA(32, 16, 17, 18, 19, 20)
-MIRAGE_TILE_WGMMA(48, 24, 25, 26, 27, 28)
-MIRAGE_TILE_WGMMA(64, 32, 33, 34, 35, 36)
-MIRAGE_TILE_WGMMA(80, 40, 41, 42, 43, 44)
-MIRAGE_TILE_WGMMA(96, 48, 49, 50, 51, 52)
-MIRAGE_TILE_WGMMA(112, 56, 57, 58, 59, 60)
+MIRAGE_TILE_WGMMA(16, 8, 9, 10, 11, 12, 0)
+MIRAGE_TILE_WGMMA(32, 16, 17, 18, 19, 20, 0)
+MIRAGE_TILE_WGMMA(48, 24, 25, 26, 27, 28, 0)
+MIRAGE_TILE_WGMMA(64, 32, 33, 34, 35, 36, 0)
+MIRAGE_TILE_WGMMA(64, 32, 33, 34, 35, 36, 1)
+MIRAGE_TILE_WGMMA(72, 36, 37, 38, 39, 40, 1)
+MIRAGE_TILE_WGMMA(80, 40, 41, 42, 43, 44, 0)
+MIRAGE_TILE_WGMMA(96, 48, 49, 50, 51, 52, 0)
+MIRAGE_TILE_WGMMA(112, 56, 57, 58, 59, 60, 0)
+MIRAGE_TILE_WGMMA(128, 64, 65, 66, 67, 68, 0)
 
 // The A operand of one instruction: of lines g and g + 8 a lane has the pairs 2t, 2t + 1 and 2t +
 // 8, 2t + 9 of 16 k. Instruction `m` takes pairs 2 (m % 2) and the next one of chunk m / 2.

@@ -14,8 +14,6 @@
 // that a CUDA graph can be replayed.
 #pragma once
 
-#include "launch.h"
-#include "tile/epilogue.cuh"
 #include "tile/mma/resident.cuh"
 #include "variants.h"
 

@@ -25,17 +25,13 @@ __device__ void produce_register_operand(Block block, const ProducerBlocks& prod
   const auto place = [&](int line, int pair) {
     return reinterpret_cast<Pair<T>*>(own + line * kLineBytes) + pair;
   };
-#pragma unroll
-  for (int m = 0; m < kVectors16; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int line = lane_line() + half * kLineTile, row = m * kLineTile + lane_quarter() * 2;
-      const int token = Block::first_token() + line;
-      const OwnedElement low{{first_row + row, token}, 0, m, 2 * half, nullptr};
-      const OwnedElement high{{first_row + row + 1, token}, 0, m, 2 * half + 1, nullptr};
-      *place(line, row / 2) = from_floats<T>(make_float2(body(low), body(high)));
-    }
-  }
+  unrolled<kVectors16, 2>([&](int m, int half) {
+    const int line = lane_line() + half * kLineTile, row = m * kLineTile + lane_quarter() * 2;
+    const int token = Block::first_token() + line;
+    const OwnedElement low{{first_row + row, token}, 0, m, 2 * half, nullptr};
+    const OwnedElement high{{first_row + row + 1, token}, 0, m, 2 * half + 1, nullptr};
+    *place(line, row / 2) = from_floats<T>(make_float2(body(low), body(high)));
+  });
   __syncwarp();
 #pragma unroll
   for (int i = lane(); i < kRowTile * kQuads; i += kWarpLanes) {

@@ -2,9 +2,7 @@
 // multiplies.
 #pragma once
 
-#include "launch.h"
 #include "tile/row_wise/rows.cuh"
-#include "variants.h"
 
 MIRAGE_SCHEDULE(AfterPrologue)
 MIRAGE_KNOB(PrologueWarps)

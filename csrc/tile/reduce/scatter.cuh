@@ -6,9 +6,7 @@
 // counts the bytes, so no block waits for a whole block. Every run adds in the same order.
 #pragma once
 
-#include "tile/epilogue.cuh"
 #include "tile/mma/wgmma.cuh"
-#include "tile/sync/cluster.cuh"
 
 namespace mirage::tile {
 
@@ -67,8 +65,7 @@ struct ReduceBuffers {
 // to[:] = second ? b : a, without a branch
 __device__ inline void select(float (&to)[4], bool second, const float (&a)[4],
                               const float (&b)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) to[i] = second ? b[i] : a[i];
+  unrolled<4>([&](int i) { to[i] = second ? b[i] : a[i]; });
 }
 __device__ inline float4 packed(const float (&v)[4]) { return make_float4(v[0], v[1], v[2], v[3]); }
 
@@ -80,19 +77,17 @@ __device__ void send(const float (&sums)[ReduceScatter::kTiles][ReduceScatter::k
   const uint32_t there =
       map_to_block(ReduceScatter::incoming(incoming, ReduceScatter::turn(), 0), 1 - rank);
   const uint32_t barrier = map_to_block(&met, 1 - rank);
-#pragma unroll
-  for (int r = 0; r < ReduceScatter::kTiles; ++r) {
-    if (!ReduceScatter::sends(r)) continue;
-#pragma unroll
-    for (int o = 0; o < kHalf; ++o) {
+  unrolled<ReduceScatter::kTiles>([&](int r) {
+    if (!ReduceScatter::sends(r)) return;
+    unrolled<kHalf>([&](int o) {
       const int to = o / ReduceScatter::kOwn,
                 vec = r * ReduceScatter::kOwn + o % ReduceScatter::kOwn;
       const int place = to * ReduceScatter::kPlace + vec * ReduceScatter::kLanes;
       float part[4];
       select(part, rank != 0, sums[r][kHalf + o], sums[r][o]);
       store_dsmem(there + place * static_cast<int>(sizeof(float4)), packed(part), barrier);
-    }
-  }
+    });
+  });
 }
 
 // Stores the partial sums that others finish and returns those that this lane finishes. Selects
@@ -106,24 +101,18 @@ __device__ Own<ReduceScatter> scatter(
   if constexpr (ReduceScatter::kBlocks > 1) send<ReduceScatter>(sums, buffers.incoming, rank, met);
   const bool second = ReduceScatter::kBlocks > 1 && rank != 0, later = ReduceScatter::turn() != 0;
   Own<ReduceScatter> own;
-#pragma unroll
-  for (int r = 0; r < ReduceScatter::kTiles; ++r) {
-#pragma unroll
-    for (int o = 0; o < ReduceScatter::kOwn; ++o) {
-      float mine[ReduceScatter::kTurns][4], others[4];
-#pragma unroll
-      for (int turn = 0; turn < ReduceScatter::kTurns; ++turn) {
-        const int vec = turn * ReduceScatter::kOwn + o;
-        select(mine[turn], second, sums[r][vec],
-               sums[r][(vec + kHalf) % ReduceScatter::kVectors16]);
-      }
-      select(own.at[r][o], later, mine[0], mine[kLast]);
-      if (ReduceScatter::kTurns == 1) continue;
-      select(others, later, mine[kLast], mine[0]);
-      const int place = (r * ReduceScatter::kOwn + o) * ReduceScatter::kLanes;
-      ReduceScatter::local(buffers.local, 1 - ReduceScatter::turn())[place] = packed(others);
-    }
-  }
+  unrolled<ReduceScatter::kTiles, ReduceScatter::kOwn>([&](int r, int o) {
+    float mine[ReduceScatter::kTurns][4], others[4];
+    unrolled<ReduceScatter::kTurns>([&](int turn) {
+      const int vec = turn * ReduceScatter::kOwn + o;
+      select(mine[turn], second, sums[r][vec], sums[r][(vec + kHalf) % ReduceScatter::kVectors16]);
+    });
+    select(own.at[r][o], later, mine[0], mine[kLast]);
+    if (ReduceScatter::kTurns == 1) return;
+    select(others, later, mine[kLast], mine[0]);
+    const int place = (r * ReduceScatter::kOwn + o) * ReduceScatter::kLanes;
+    ReduceScatter::local(buffers.local, 1 - ReduceScatter::turn())[place] = packed(others);
+  });
   return own;
 }
 
@@ -131,15 +120,14 @@ __device__ Own<ReduceScatter> scatter(
 template <class ReduceScatter>
 __device__ void add_scattered(Own<ReduceScatter>& own, ReduceBuffers buffers) {
   const auto add = [&](const float4* from) {
-#pragma unroll
-    for (int i = 0; i < ReduceScatter::kTiles * ReduceScatter::kOwn; ++i) {
+    unrolled<ReduceScatter::kTiles * ReduceScatter::kOwn>([&](int i) {
       const float4 part = from[i * ReduceScatter::kLanes];
       float (&sums)[4] = own.at[i / ReduceScatter::kOwn][i % ReduceScatter::kOwn];
       sums[0] += part.x;
       sums[1] += part.y;
       sums[2] += part.z;
       sums[3] += part.w;
-    }
+    });
   };
   if (ReduceScatter::kTurns > 1) add(ReduceScatter::local(buffers.local, ReduceScatter::turn()));
 #pragma unroll

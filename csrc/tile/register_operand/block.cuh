@@ -14,8 +14,6 @@
 #pragma once
 
 #include "tile/cluster_split_k/block.cuh"
-#include "tile/mma/resident.cuh"
-#include "variants.h"
 
 MIRAGE_SCHEDULE(RegisterOperand)
 MIRAGE_KNOB(Barriers)
@@ -24,19 +22,9 @@ namespace mirage::tile {
 
 constexpr int kLargestWgmmaN = 112;  // the largest instruction of mma/wgmma.cuh
 
-template <class Plan, class = void>
-struct OfTokens {
-  static constexpr int kVectors = 0, kTokenSums = 0;
-};
-template <class Plan>
-struct OfTokens<Plan, std::void_t<decltype(Plan::kVectors)>> {
-  static constexpr int kVectors = Plan::kVectors, kTokenSums = Plan::kTokenSums;
-};
-
-template <class Plan, class = void>
-constexpr int kBarriersOf = 1;
-template <class Plan>
-constexpr int kBarriersOf<Plan, std::void_t<decltype(Plan::kBarriers)>> = Plan::kBarriers;
+MIRAGE_DEFAULT(Vectors, 0)
+MIRAGE_DEFAULT(TokenSums, 0)
+MIRAGE_DEFAULT(Barriers, 1)
 
 // `Plan` has the constants of a block: Element, kRows, kTokens, kStages, kGroups (one or two
 // warpgroups), kBlocks (one or two that split the depth), kDepth, kRowTensors (weights that the
@@ -51,8 +39,8 @@ struct RegisterOperandBlock {
   static constexpr int kGroups = Plan::kGroups, kTmaTiles = 2;  // of a step
   static constexpr int kBarriers = kBarriersOf<Plan>;
   static constexpr int kTmaTilesAtOnce = kTmaTiles / kBarriers;  // of one barrier
-  static constexpr int kVectors = OfTokens<Plan>::kVectors;
-  static constexpr int kTokenSums = OfTokens<Plan>::kTokenSums;
+  static constexpr int kVectors = kVectorsOf<Plan>;
+  static constexpr int kTokenSums = kTokenSumsOf<Plan>;
   static constexpr int kBlocks = Plan::kBlocks,
                        kOwnRows = kRows / kBlocks;  // that a block finishes
   static constexpr int kPart = Plan::kDepth / kBlocks, kStepDepth = kTmaTiles * kTmaDepth;
@@ -196,13 +184,12 @@ struct RegisterOperandStep {
     Tokens tokens{};
     if (Block::first_token() >= Block::kTokens) return tokens;
     const int line = Block::first_token() + lane() % kRowTile;
-#pragma unroll
-    for (int m = 0; m < Block::kTmaTilesAtOnce * kMmas; ++m) {
+    unrolled<Block::kTmaTilesAtOnce * kMmas>([&](int m) {
       const char* lines = block.buffer(stage, tma + m / kMmas).tokens();
       const int vec = 2 * (m % kMmas) + lane() / kRowTile;
       load_operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m,
                    shared_address(lines) + swizzled_offset(line, vec));
-    }
+    });
     return tokens;
   }
 
@@ -227,8 +214,7 @@ __device__ void contract(SwappedAccum<kRows>& accum, SharedRows<Block> rows,
   static_assert(kChunks * 2 == Block::kTmaTilesAtOnce * kMmas, "all of one barrier");
   constexpr int kSide = wgmma_n(kRows);
   begin_products();
-#pragma unroll
-  for (int m = 0; m < Block::kTmaTilesAtOnce * kMmas; ++m) {
+  unrolled<Block::kTmaTilesAtOnce * kMmas>([&](int m) {
     const OperandA<T> operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m);
     const char* weights = rows.at + m / kMmas * Block::kTmaBytes + m % kMmas * kMmaBytes;
 #pragma unroll
@@ -236,7 +222,7 @@ __device__ void contract(SwappedAccum<kRows>& accum, SharedRows<Block> rows,
       auto& sums = reinterpret_cast<float (&)[kSide / kLineTile][4]>(accum.at[n / kLineTile]);
       Wgmma<T, kSide>::add(sums, operand.registers, descriptor(weights + n * kTmaRowBytes));
     }
-  }
+  });
 }
 
 // The consumers' loop: body(step) for all steps, which the warpgroups take in turns.

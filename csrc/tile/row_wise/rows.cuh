@@ -5,8 +5,7 @@
 // 16-byte vectors t, t + kThreads, ...: neighbours load neighbouring vectors.
 #pragma once
 
-#include "tile/math/elementwise.cuh"
-#include "tile/reduce/across_warps.cuh"
+#include "tile/epilogue.cuh"
 #include "tile/sync/dependent_launch.cuh"
 #include "variants.h"
 
@@ -45,14 +44,13 @@ __device__ const T* line_of(const T* tensor, int64_t stride, int64_t token, int6
 template <class Map, class T>
 __device__ Line<Map, T> load_if(bool there, const T* line) {
   Line<Map, T> result;
-#pragma unroll
-  for (int c = 0; c < Map::kChunks; ++c) {
+  unrolled<Map::kChunks>([&](int c) {
     uint4 vec{};
     if (there && Map::has(c)) {
       vec = *reinterpret_cast<const uint4*>(line + Map::vec(c) * kLaneDepth);
     }
     reinterpret_cast<uint4&>(result.at[0][c]) = vec;
-  }
+  });
   return result;
 }
 
@@ -64,18 +62,15 @@ __device__ Line<Map, T> load_line(const T* line) {
 // line[:] = value, each element converted once
 template <class Map, class T, class V>
 __device__ void store_line(T* line, const Line<Map, V>& value) {
-#pragma unroll
-  for (int c = 0; c < Map::kChunks; ++c) {
+  unrolled<Map::kChunks>([&](int c) {
     Vec16<T> vec;
-#pragma unroll
-    for (int p = 0; p < kLaneDepth / 2; ++p) {
-      vec.pairs[p] = from_floats<T>(to_floats(value.at[0][c].pairs[p]));
-    }
+    unrolled<kLaneDepth / 2>(
+        [&](int p) { vec.pairs[p] = from_floats<T>(to_floats(value.at[0][c].pairs[p])); });
     if (Map::has(c)) {
       *reinterpret_cast<uint4*>(line + Map::vec(c) * kLaneDepth) =
           reinterpret_cast<const uint4&>(vec);
     }
-  }
+  });
 }
 
 // Division by one number for many elements: one reciprocal, exact to an fp32 rounding.
@@ -104,8 +99,7 @@ __device__ float sum_line(const Line<Map, V>& line, float* parts = nullptr) {
     if (lane() == 0) parts[warp_index()] = sum;
     __syncthreads();
     sum = 0.0f;
-#pragma unroll
-    for (int w = 0; w < Map::kWarps; ++w) sum += parts[w];
+    unrolled<Map::kWarps>([&](int w) { sum += parts[w]; });
   }
   return sum;
 }
@@ -164,9 +158,8 @@ struct TokenValues {
 template <int kTokens>
 __device__ TokenValues<kTokens> token_values(TokenTable<kTokens> table) {
   TokenValues<kTokens> values;
-#pragma unroll
-  for (int i = 0; i < kTokens / kLineTile; ++i)
-    values.at[i] = table.at[i * kLineTile + lane_line()];
+  unrolled<kTokens / kLineTile>(
+      [&](int i) { values.at[i] = table.at[i * kLineTile + lane_line()]; });
   return values;
 }
 

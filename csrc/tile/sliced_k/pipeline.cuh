@@ -6,8 +6,6 @@
 // the floor at any depth.)
 #pragma once
 
-#include <type_traits>
-
 #include "tile/mma/fragments.cuh"
 #include "tile/sync/dependent_launch.cuh"
 #include "variants.h"

@@ -13,19 +13,17 @@ __device__ void store_share(T* out, Extent extent,
                             const Fragment<Dims::kTokensDepth, T, kLines, kChunks>& value, int k) {
   if (k / (kChunks * kChunkDepth) % gridDim.x != blockIdx.x) return;
   const int first_k = k + lane_quarter() * kLaneDepth;
-#pragma unroll
-  for (int i = 0; i < kLines; ++i) {
+  unrolled<kLines>([&](int i) {
     const int line = extent.first_line + i * kLineTile + lane_line();
     T* const at = out + static_cast<int64_t>(line) * extent.depth + first_k;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
+    unrolled<kChunks>([&](int c) {
       const bool inside = kEvenDepth || first_k + c * kChunkDepth < extent.depth;
       if (line < extent.lines && inside) {
         *reinterpret_cast<uint4*>(at + c * kChunkDepth) =
             reinterpret_cast<const uint4&>(value.at[i][c]);
       }
-    }
-  }
+    });
+  });
 }
 
 }  // namespace mirage::tile

@@ -1,38 +1,57 @@
-"""Workloads over a cache of keys and values, in pages or dense: attention of every recipe."""
+"""Workloads over a cache of keys and values, in pages or dense: attention of every recipe.
+
+Tensors by name: `q [B, T, Hq, D]`, `k` and `v` `[pages, page size, Hkv, D]`, dense
+`[B, Hkv, L, D]`; `table [B, most pages]` of pages only; `seq_lens [B]` but where dense sequences
+are as long; `seen [B, 1, 1, L]` of uneven dense ones. Norms have `q_weight`, `k_weight` and perhaps
+biases, `[D]` or by head. New tokens have `qkv [B, (Hq + 2 Hkv) * D]`, `cos_sin [L, D]`,
+`positions [B]` and `slots [B]`, where their keys and values go.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from mirage_kernels.generator.bench.launch_args import Args, AttentionArgs, Cache, Lines
-from mirage_kernels.generator.bench.measure import TORCH_DTYPES, Results
-from mirage_kernels.generator.bench.workload import Peer, Program, Workload
-from mirage_kernels.generator.bench.workloads import cache_peers, cache_reference
-from mirage_kernels.generator.bench.workloads.cache_inputs import EPS, Append, CacheInputs
+from mirage_kernels.generator.bench.workload import (
+    TORCH_DTYPES,
+    Args,
+    AttentionArgs,
+    BaseWorkload,
+    Cache,
+    Inputs,
+    Lines,
+    Peer,
+    Program,
+    in_float64,
+)
+from mirage_kernels.generator.bench.workloads import cache_peers
 from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.recipe import load_recipe
 
 LAYER_NORM, LATENT = "qk_layer_norm_attention", "mla_decode"
 # Recipes that the library's ops over a cache serve.
-RECIPES = (
-    *("gqa", "sliding_window_attention", "gqa_full"),
-    *("qk_norm_attention", LAYER_NORM, LATENT),
-)
+NORMED = ("qk_norm_attention", LAYER_NORM)
+RECIPES = ("gqa", "sliding_window_attention", "gqa_full", *NORMED, LATENT)
 DECODE, PREFILL = "decode", "prefill"
 APPEND = "norm, RoPE, append, decode"
-ELEMENT_BYTES = 2
+ELEMENT_BYTES, EPS = 2, 1e-6
 NO_WINDOW = 1 << 30
+MULTIPROCESSORS = 132  # where there is no GPU
 # Twice what the library's tests allow: a wrong result is at 1.
 LARGEST_ERRORS = {DType.FP16: 2e-3, DType.BF16: 1.6e-2}
-Call = Callable[..., Tensor]
+_recipe = cache(load_recipe)
+Op = Callable[..., Tensor]
+Attended = tuple[Tensor, Tensor, Tensor]  # q [B, T, Hq, D], k and v [B, Hkv, L, D]
 
 
 @dataclass(frozen=True)
-class CacheWorkload(Workload[CacheInputs]):
+class CacheWorkload(BaseWorkload):
     """One call: `lengths` are keys of each sequence, `tokens` the query tokens of each.
 
     Without pages (`page_size` 0) the keys are dense, `[B, Hkv, L, D]`. Several tokens see the keys
@@ -85,7 +104,7 @@ class CacheWorkload(Workload[CacheInputs]):
     @property
     def norms(self) -> bool:
         """Say whether queries and keys are normed in the attention kernel."""
-        return self.recipe in ("qk_norm_attention", LAYER_NORM)
+        return self.recipe in NORMED
 
     @property
     def kernel_dims(self) -> Mapping[str, int]:
@@ -127,7 +146,9 @@ class CacheWorkload(Workload[CacheInputs]):
         pairs = sum(length * self.tokens - hidden for length in self.lengths)
         return 2 * pairs * self.heads[0] * (2 * self.depth + self.more)
 
-    def draw(self, seed: int, device: str) -> CacheInputs:
+    # -- tensors -----------------------------------------------------------------------------------
+
+    def draw(self, seed: int, device: str) -> Inputs:
         """Draw the tensors: normal, norm weights near 1.
 
         Pages are as many as the sequences need, in random order; the same one for every seed.
@@ -138,190 +159,241 @@ class CacheWorkload(Workload[CacheInputs]):
             dtype = TORCH_DTYPES[self.dtype]
             return torch.randn(shape, generator=source, dtype=dtype, device=device)
 
-        query_heads, kv_heads = self.heads
-        table = seq_lens = norms = append = biases = None
-        shape = (self.sequences, kv_heads, self.longest, self.depth + self.more)
+        line = self.depth + self.more
+        made = {"q": draw(self.sequences, self.tokens, self.heads[0], line)}
+        shape: tuple[int, ...] = (self.sequences, self.heads[1], self.longest, line)
         if self.page_size:
-            pages, rows = self._pages()
-            table = rows.to(device)
-            shape = (pages, self.page_size, kv_heads, shape[-1])
-        if table is not None or not self.is_even:
-            seq_lens = torch.tensor(self.lengths, dtype=torch.int32, device=device)
-        q = draw(self.sequences, self.tokens, query_heads, shape[-1])
+            counts = [-(-length // self.page_size) for length in self.lengths]
+            order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(0))
+            table = torch.zeros(len(counts), max(counts), dtype=torch.int32)
+            for row, own in zip(table, torch.split(order, counts), strict=True):
+                row[: len(own)] = own
+            made["table"] = table.to(device)
+            shape = (sum(counts), self.page_size, self.heads[1], line)
+        if self.page_size or not self.is_even:
+            made["seq_lens"] = torch.tensor(self.lengths, dtype=torch.int32, device=device)
         if self.norms or self.appends:
             by_head = self.recipe == LAYER_NORM
-            of_q, of_k = ((n, self.depth) if by_head else (self.depth,) for n in self.heads)
-            norms = (1 + 0.1 * draw(*of_q), 1 + 0.1 * draw(*of_k))
-            biases = (0.1 * draw(*of_q), 0.1 * draw(*of_k)) if by_head else None
+            for kind, usual in (("weight", 1), ("bias", 0)) if by_head else (("weight", 1),):
+                for name, heads in zip("qk", self.heads, strict=True):
+                    sizes = (heads, self.depth) if by_head else (self.depth,)
+                    made[f"{name}_{kind}"] = usual + 0.1 * draw(*sizes)
         if self.appends:
-            assert table is not None
-            append = self._append(draw, table)
+            made |= self._new_tokens(draw, made["table"])
         k = draw(*shape)
-        v = k[..., : self.depth] if self.more else draw(*shape)
-        return CacheInputs(q, k, v, table, seq_lens, norms, append, biases)
+        return made | {"k": k, "v": k[..., : self.depth] if self.more else draw(*shape)}
 
-    def _pages(self) -> tuple[int, Tensor]:
-        """Return how many pages there are and which belong to each sequence, `[B, most pages]`."""
-        counts = [-(-length // self.page_size) for length in self.lengths]
-        order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(0))
-        table = torch.zeros(len(counts), max(counts), dtype=torch.int32)
-        for row, own in zip(table, torch.split(order, counts), strict=True):
-            row[: len(own)] = own
-        return sum(counts), table
-
-    def _append(self, draw: Callable[..., Tensor], table: Tensor) -> Append:
-        query_heads, kv_heads = self.heads
+    def _new_tokens(self, draw: Callable[..., Tensor], table: Tensor) -> Inputs:
+        """Draw the last token of each sequence, which is to be written to the cache."""
         device = table.device
-        places = torch.tensor(self.lengths, device=device) - 1  # the last token is the new one
+        places = torch.tensor(self.lengths, device=device) - 1
         own = torch.arange(self.sequences, device=device)
         pages = table[own, places // self.page_size].long()
         steps = torch.arange(self.longest, device=device, dtype=torch.float32)
         half = self.depth // 2
         pace = 1e6 ** -(torch.arange(half, device=device, dtype=torch.float32) / half)
         angles = steps[:, None] * pace
-        return Append(
-            draw(self.sequences, (query_heads + 2 * kv_heads) * self.depth),
-            torch.cat([angles.cos(), angles.sin()], dim=-1),
-            places,
-            pages * self.page_size + places % self.page_size,
-        )
-
-    def new_outs(self, given: CacheInputs) -> tuple[Tensor, ...]:
-        """Return the result's tensor, `[B, T, Hq, D]`, of one token `[B, Hq, D]`."""
-        shape = given.q.shape if self.tokens > 1 else given.q[:, 0].shape
-        return (given.q.new_empty(*shape[:-1], self.depth),)
-
-    def ours(
-        self, given: CacheInputs, outs: Sequence[Tensor] | None = None, **more: Tensor
-    ) -> Results:
-        """Call the library; `more` are options of the op that are tensors, as `lse`."""
-        from mirage_kernels import gqa, mla_decode, qk_norm_attention
-
-        if outs is not None:
-            more["out"] = outs[0]
-        q = given.q if self.tokens > 1 else given.q[:, 0]
-        places = (given.table, given.seq_lens)
-        if self.more:
-            assert self.scale is not None
-            cache = given.k if given.table is not None else given.k[:, 0]
-            sizes = {"latent_dim": self.depth, "max_seq_len": self.longest}
-            return cast(Call, mla_decode)(q, cache, *places, scale=self.scale, **sizes, **more)
-        options: dict[str, object] = {
-            "scale": self.scale,
-            "causal": self.is_causal and self.tokens > 1,
-            "window_left": self.window_left,
-            "logits_soft_cap": self.logits_soft_cap,
-            "kv_layout": "HND" if given.table is None else "NHD",
-            "max_seq_len": self.longest,
+        return {
+            "qkv": draw(self.sequences, (self.heads[0] + 2 * self.heads[1]) * self.depth),
+            "cos_sin": torch.cat([angles.cos(), angles.sin()], dim=-1),
+            "positions": places,
+            "slots": pages * self.page_size + places % self.page_size,
         }
-        if self.norms:
-            assert given.norms is not None
-            if given.biases is not None:
-                options |= {"norm": "layer", "q_bias": given.biases[0], "k_bias": given.biases[1]}
-            call = cast(Call, qk_norm_attention)
-            return call(q, given.k, given.v, *given.norms, *places, eps=EPS, **options, **more)
-        q = self._appended(given) if self.appends else q
-        return cast(Call, gqa)(q, given.k, given.v, *places, **options, **more)
 
-    def _appended(self, given: CacheInputs) -> Tensor:
-        """Write the new token to the cache and return its queries."""
-        from mirage_kernels import qk_norm_rope_append
+    def new_outs(self, given: Inputs) -> tuple[Tensor, ...]:
+        """Return the result's tensor, `[B, T, Hq, D]`, of one token `[B, Hq, D]`."""
+        shape = given["q"].shape if self.tokens > 1 else given["q"][:, 0].shape
+        return (given["q"].new_empty(*shape[:-1], self.depth),)
 
-        assert given.norms is not None
-        assert given.append is not None
-        new, sizes = given.append, {"num_heads": self.heads[0], "num_kv_heads": self.heads[1]}
-        caches = (given.k, given.v, new.slots)
-        vectors = (*given.norms, new.cos_sin, new.positions)
-        call = cast(Call, qk_norm_rope_append)
-        return call(new.qkv, *vectors, *caches, eps=EPS, kv_layout="NHD", **sizes)
-
-    def dense(self, given: CacheInputs) -> CacheInputs:
+    def dense(self, given: Inputs) -> Inputs:
         """Return the same inputs with keys and values copied out of their pages."""
-        if given.table is None:
+        if "table" not in given:
             return given
-        table, append, seen = given.table.long(), given.append, None
+        table, left_out = (
+            given["table"].long(),
+            {"table", "seq_lens"} if self.is_even else {"table"},
+        )
+        made = {name: tensor for name, tensor in given.items() if name not in left_out}
 
         def lines(cache: Tensor) -> Tensor:
             whole = cache[table].flatten(1, 2)[:, : self.longest]
             return whole.transpose(1, 2).contiguous()
 
-        if append is not None:  # a sequence counts as one page
+        made["k"] = lines(given["k"])
+        made["v"] = made["k"][..., : self.depth] if self.more else lines(given["v"])
+        if self.appends:  # a sequence counts as one page
             own = torch.arange(self.sequences, device=table.device)
-            append = replace(append, slots=own * self.longest + append.positions)
+            made["slots"] = own * self.longest + given["positions"]
         if not self.is_even:
-            assert given.seq_lens is not None
             keys = torch.arange(self.longest, device=table.device)
-            seen = (keys < given.seq_lens[:, None])[:, None, None]
-        k, seq_lens = lines(given.k), None if self.is_even else given.seq_lens
-        v = k[..., : self.depth] if self.more else lines(given.v)
-        return replace(given, k=k, v=v, table=None, seq_lens=seq_lens, append=append, seen=seen)
+            made["seen"] = (keys < given["seq_lens"][:, None])[:, None, None]
+        return made
 
-    def eager(self) -> Program[CacheInputs]:
+    # -- programs ----------------------------------------------------------------------------------
+
+    def ours(self, given: Inputs, outs: Sequence[Tensor] | None = None, **more: Tensor) -> Tensor:
+        """Call the library; `more` are options of the op that are tensors, as `lse`."""
+        import mirage_kernels as library
+
+        q = given["q"] if self.tokens > 1 else given["q"][:, 0]
+        name, tensors = "gqa", [q, given["k"], given["v"]]
+        options: dict[str, object] = {"scale": self.scale, "max_seq_len": self.longest, **more}
+        if outs is not None:
+            options["out"] = outs[0]
+        if self.more:
+            cache = given["k"] if "table" in given else given["k"][:, 0]
+            name, tensors = "mla_decode", [q, cache]
+            options["latent_dim"] = self.depth
+        else:
+            options |= {"window_left": self.window_left, "logits_soft_cap": self.logits_soft_cap}
+            options["causal"] = self.is_causal and self.tokens > 1
+            options["kv_layout"] = "NHD" if "table" in given else "HND"
+        if self.norms:
+            name, options["eps"] = "qk_norm_attention", EPS
+            tensors += [given["q_weight"], given["k_weight"]]
+            if self.recipe == LAYER_NORM:
+                options |= {"norm": "layer", "q_bias": given["q_bias"], "k_bias": given["k_bias"]}
+        op: Op = getattr(library, name)
+        if self.appends:
+            names = ("qkv", "q_weight", "k_weight", "cos_sin", "positions", "k", "v", "slots")
+            sizes = {"num_heads": self.heads[0], "num_kv_heads": self.heads[1]}
+            append = cast(Op, library.qk_norm_rope_append)
+            tensors[0] = append(*(given[n] for n in names), eps=EPS, kv_layout="NHD", **sizes)
+        return op(*tensors, given.get("table"), given.get("seq_lens"), **options)
+
+    def prepared(self, given: Inputs) -> Attended:
+        """Return q, k and v of dense inputs as attention takes them, by PyTorch's programs.
+
+        They are normed, or the new token is written to the cache.
+        """
+        q, k, v = (given[name] for name in "qkv")
+        if self.appends:
+            from mirage_kernels import append_library
+
+            q, caches = torch.empty_like(q), (k.transpose(1, 2), v.transpose(1, 2))
+            cast(Op, append_library.qk_norm_rope_append)(
+                *(given["qkv"], given["q_weight"], given["k_weight"], None, None),
+                *(given["cos_sin"], given["positions"], *caches, given["slots"], *self.heads),
+                *(EPS, 0.0, "rms", "neox"),
+                q=q[:, 0],
+            )
+        elif self.recipe == LAYER_NORM:
+            q, k = (functional.layer_norm(x, x.shape[-1:], eps=EPS) for x in (q, k))
+            q = q * given["q_weight"] + given["q_bias"]
+            k = k * given["k_weight"][:, None] + given["k_bias"][:, None]  # [B, Hkv, L, D]
+        elif self.norms:
+            q = functional.rms_norm(q, q.shape[-1:], given["q_weight"], EPS)
+            k = functional.rms_norm(k, k.shape[-1:], given["k_weight"], EPS)
+        return q, k, v
+
+    def eager(self) -> Program:
         """Return PyTorch's own unfused program on dense inputs."""
-        return lambda given: cache_reference.eager(self, given)
 
-    def exact(self, given: CacheInputs) -> Results:
-        """Compute it in float64 from dense inputs, `[B, T, Hq, D]`."""
-        return cache_reference.exact(self, given)
+        def run(given: Inputs) -> Tensor:
+            alike = given["q"].new_full((self.sequences,), self.longest, dtype=torch.int32)
+            lengths = given.get("seq_lens", alike)
+            return self._unfused(self.prepared(given), lengths)
 
-    def error_allowed(self, given: CacheInputs, exact: Results) -> float:
+        return run
+
+    def exact(self, given: Inputs) -> Tensor:
+        """Compute it in float64 from dense inputs, `[B, T, Hq, D]`.
+
+        A sequence at a time, with several tokens also by head.
+        """
+        q, k, v = self.prepared(in_float64(given) if self.norms or self.appends else given)
+        heads = self.heads[1] if self.tokens == 1 else 1
+        out = q.new_zeros(*q.shape[:-1], v.shape[-1], dtype=torch.float64)
+        for b, length in enumerate(self.lengths):
+            lengths = torch.tensor([length], device=q.device)
+            for head in range(0, self.heads[1], heads) if length else ():
+                rows = slice(head * self.group, (head + heads) * self.group)
+                keys = (slice(b, b + 1), slice(head, head + heads), slice(length))
+                part = (q[b : b + 1, :, rows].double(), k[keys].double(), v[keys].double())
+                out[b : b + 1, :, rows] = self._unfused(part, lengths)
+        return out
+
+    def _unfused(self, qkv: Attended, seq_lens: Tensor) -> Tensor:
+        """Run the reference of the recipe that has the same mask and cap, `[B, T, Hq, D]`."""
+        q, k, v = qkv
+        if self.more:
+            latent, rope = slice(self.depth), slice(self.depth, None)
+            parts = [x[:, 0, ..., own] for x in (q, k) for own in (latent, rope)]
+            results = _recipe(self.recipe).reference_results(*parts, seq_lens, self.scale)
+            return results[0][:, None]
+        recipe = "causal_attention" if self.is_causal and self.tokens > 1 else "gqa"
+        if self.logits_soft_cap or self.window_left >= 0:
+            recipe = "gqa_full" if self.logits_soft_cap else "sliding_window_attention"
+        source = _recipe(recipe)
+        grouped = q.view(*q.shape[:2], k.shape[1], -1, q.shape[3])  # [B, T, Hkv, G, D]
+        shape = grouped.transpose(1, 2).shape
+        has_tokens = "T" in source.inputs["q"].split()
+        named = {
+            "q": grouped if has_tokens else grouped.transpose(1, 2).flatten(2, 3),  # rows of a head
+            "k": k.transpose(1, 2),
+            "v": v.transpose(1, 2),
+            "seq_lens": seq_lens,
+            "scale": self.depth**-0.5 if self.scale is None else self.scale,
+            "window": self.longest if self.window_left < 0 else self.window_left + 1,
+            "cap": self.logits_soft_cap,
+        }
+        (result,) = source.reference_results(*(named[name] for name in source.inputs))
+        return (result if has_tokens else result.view(shape).transpose(1, 2)).reshape(q.shape)
+
+    def error_allowed(self, given: Inputs, exact: object) -> float:
         """Return twice what the library's tests allow."""
         return LARGEST_ERRORS[self.dtype]
 
-    def peers(self) -> Iterable[Peer[CacheInputs]]:
+    def peers(self) -> Iterable[Peer]:
         """Return PyTorch's fused attention, FlashInfer's and FlashAttention's."""
         return cache_peers.peers(self)
 
-    def in_place(self) -> Mapping[str, Program[CacheInputs]]:
+    def in_place(self) -> Mapping[str, Program]:
         """Return PyTorch's attention as the library runs it, for dense calls of many tokens."""
-        return {} if self.needs_kernel else {"library_us": self._prefill}
-
-    def _prefill(self, given: CacheInputs) -> Tensor:
-        from mirage_kernels.attention import Call as Wanted
+        from mirage_kernels.attention import Call
         from mirage_kernels.prefill import prefill
 
-        k, v = (x.transpose(1, 2) for x in (given.k, given.v))
-        none = (None,) * 6
-        options = (self.scale, self.is_causal, -1, 0.0)
-        return prefill(Wanted(given.q, k, v, *none, *options), None)
+        def run(given: Inputs) -> Tensor:
+            k, v = (given[name].transpose(1, 2) for name in "kv")
+            options = (*(None,) * 6, self.scale, self.is_causal, -1, 0.0)
+            return prefill(Call(given["q"], k, v, *options), None)
 
-    def fill(self, args: Args, given: CacheInputs, outs: Sequence[Tensor]) -> None:
+        return {} if self.needs_kernel else {"library_us": run}
+
+    # -- arguments of a launch ---------------------------------------------------------------------
+
+    def fill(self, args: Args, given: Inputs, outs: Sequence[Tensor]) -> None:
         """Write what csrc/torch/attention.cpp writes for this call."""
         assert isinstance(args, AttentionArgs)
-        q, (out,) = given.q, outs
-        paged = (x if given.table is not None else x.transpose(1, 2) for x in (given.k, given.v))
-        k, v = paged  # [pages, page size, Hkv, D]
+        q, (out,) = given["q"], outs
+        # [pages, page size, Hkv, D]
+        paged = "table" in given
+        k, v = (given[name] if paged else given[name].transpose(1, 2) for name in "kv")
         args.q = args.more_q = Lines(q.data_ptr(), q.stride(1), q.stride(2))
         if self.more:
             args.more_q = Lines(q[..., self.depth :].data_ptr(), q.stride(1), q.stride(2))
             v = k[..., self.depth :]
         args.k, args.v = (Cache(x.data_ptr(), *x.stride()[:3]) for x in (k, v))
         args.page_size, args.pages = k.shape[1], k.shape[0]
-        if given.table is not None:
-            args.block_table, args.table_row = given.table.data_ptr(), given.table.stride(0)
-        if given.seq_lens is not None:
-            args.seq_lens = given.seq_lens.data_ptr()
-        for i, vector in enumerate(given.vectors):
+        if paged:
+            args.block_table, args.table_row = given["table"].data_ptr(), given["table"].stride(0)
+        if "seq_lens" in given:
+            args.seq_lens = given["seq_lens"].data_ptr()
+        vectors = ("q_weight", "q_bias", "k_weight", "k_bias")
+        for i, vector in enumerate(given[name] for name in vectors if name in given):
             args.vectors[i] = vector.data_ptr()
             args.vector_heads[i] = self.depth if vector.dim() == 2 else 0
         args.scalars[0] = self.depth**-0.5 if self.scale is None else self.scale
         args.scalars[1] = EPS if self.norms else self.logits_soft_cap
-        windowed = self.window_left >= 0
-        args.integers[0] = self.window_left + 1 if windowed else NO_WINDOW
-        args.first_window = self.window_left if windowed else -1
+        args.first_window = max(self.window_left, -1)
+        args.integers[0] = self.window_left + 1 if self.window_left >= 0 else NO_WINDOW
         args.out, (args.out_token, args.out_head) = out.data_ptr(), out.stride()[-3:-1]
         args.B, args.Hkv, args.G = self.sequences, self.heads[1], self.group
         args.q_len, args.max_len = self.tokens, self.longest
-        args.multiprocessors = _multiprocessors(q)
+        gpu = torch.cuda.get_device_properties(q.device) if q.is_cuda else None
+        args.multiprocessors = gpu.multi_processor_count if gpu else MULTIPROCESSORS
 
     def assume(self, args: Args) -> None:
-        """Say that weights are constant, and the cached tokens where there is a cache."""
-        super().assume(args)
+        """Say in a launch's arguments that no kernel before it writes weights or cached tokens."""
         assert isinstance(args, AttentionArgs)
-        args.constant_history = self.page_size > 0
-
-
-def _multiprocessors(tensor: Tensor) -> int:
-    if not tensor.is_cuda:
-        return 132
-    return int(torch.cuda.get_device_properties(tensor.device).multi_processor_count)
+        args.constant_weights, args.constant_history = True, self.page_size > 0

@@ -19,10 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.functional import scaled_dot_product_attention
 
-from mirage_kernels.generator.bench.measure import TORCH_DTYPES
-from mirage_kernels.generator.bench.workload import Peer
-from mirage_kernels.generator.bench.workloads.cache_inputs import CacheInputs
-from mirage_kernels.generator.bench.workloads.cache_reference import prepared
+from mirage_kernels.generator.bench.workload import TORCH_DTYPES, Inputs, Peer
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.bench.workloads.cache import CacheWorkload
@@ -34,10 +31,10 @@ BACKENDS = {
 }
 _WORKSPACE_BYTES = 128 * 1024 * 1024
 
-Run = Callable[[CacheInputs], Tensor]
+Run = Callable[[Inputs], Tensor]
 
 
-def peers(workload: CacheWorkload) -> Iterator[Peer[CacheInputs]]:
+def peers(workload: CacheWorkload) -> Iterator[Peer]:
     """Yield all that may be able to compute a workload."""
     if workload.window_left >= 0 or workload.logits_soft_cap:
         return
@@ -53,17 +50,14 @@ def peers(workload: CacheWorkload) -> Iterator[Peer[CacheInputs]]:
     is_paged_decode = workload.page_size > 0 and workload.tokens == 1 and not workload.appends
     if workload.norms or workload.more or not is_paged_decode:
         return
-    if _is_installed("flashinfer"):
-        yield Peer("FlashInfer", _flashinfer(workload), paged=True)
-    if _is_installed("flash_attn_interface"):
-        run = _flash_attention(workload, "flash_attn_interface")
-        yield Peer("FlashAttention-3", run, paged=True)
-    if _is_installed("flash_attn"):  # takes pages of 256 at least
-        yield Peer("FlashAttention-2", _flash_attention(workload, "flash_attn"))
-
-
-def _is_installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
+    libraries = {
+        "FlashInfer": ("flashinfer", _flashinfer),
+        "FlashAttention-3": ("flash_attn_interface", _flash_attention),
+        "FlashAttention-2": ("flash_attn", _flash_attention),  # takes pages of 256 at least
+    }
+    for name, (module, program) in libraries.items():
+        if importlib.util.find_spec(module) is not None:
+            yield Peer(name, program(workload, module), paged=True)
 
 
 def _sdpa(workload: CacheWorkload, backend: SDPBackend, *, by_rows: bool) -> Run:
@@ -71,19 +65,15 @@ def _sdpa(workload: CacheWorkload, backend: SDPBackend, *, by_rows: bool) -> Run
 
     By rows the heads of a group are the query tokens of one head, which read its keys once.
     """
-    causal = workload.is_causal and workload.tokens > 1
 
-    def run(given: CacheInputs) -> Tensor:
-        q, k, v = prepared(workload, given)
+    def run(given: Inputs) -> Tensor:
+        q, k, v = workload.prepared(given)
         heads = _grouped(q, k.shape[1]) if by_rows else q.transpose(1, 2)
         with sdpa_kernel([backend]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each says why it does not take the call
             y = scaled_dot_product_attention(
-                heads,
-                k,
-                v,
-                attn_mask=given.seen,
-                is_causal=causal,
+                *(heads, k, v, given.get("seen")),
+                is_causal=workload.is_causal and workload.tokens > 1,
                 scale=workload.scale,
                 enable_gqa=heads.shape[1] != k.shape[1],
             )
@@ -99,56 +89,49 @@ def _grouped(q: Tensor, kv_heads: int) -> Tensor:
 
 def _varlen(workload: CacheWorkload) -> Run:
     """Return PyTorch's attention over sequences laid end to end, without padding."""
-    packed: dict[int, tuple[Tensor, ...]] = {}
+    packed: dict[int, tuple[Tensor, ...]] = {}  # made once per set of inputs
 
-    def lines(given: CacheInputs) -> tuple[Tensor, ...]:
-        """Return packed K and V, and the starts of queries and keys; made once per set."""
+    def run(given: Inputs) -> Tensor:
         if id(given) not in packed:
-            assert given.seen is not None
-            kept = given.seen[:, 0, 0]  # [B, L]
-            k, v = (x.transpose(1, 2)[kept] for x in (given.k, given.v))
-            lengths = torch.tensor((0, *workload.lengths), device=k.device)
-            ends = lengths.cumsum(0).to(torch.int32)
-            rows = torch.arange(workload.sequences + 1, device=k.device) * workload.group
-            packed[id(given)] = (k, v, rows.to(torch.int32), ends)
-        return packed[id(given)]
-
-    def run(given: CacheInputs) -> Tensor:
-        k, v, rows, ends = lines(given)
-        grouped = _grouped(given.q, k.shape[1]).transpose(1, 2)  # [B, G, Hkv, D]
-        q = grouped.flatten(0, 1).contiguous()
-        most = (workload.group, workload.longest)
+            kept = given["seen"][:, 0, 0]  # [B, L]
+            lines = (given[name].transpose(1, 2)[kept] for name in "kv")
+            lengths = torch.tensor((0, *workload.lengths), device=kept.device)
+            rows = torch.arange(workload.sequences + 1, device=kept.device) * workload.group
+            starts = (rows.to(torch.int32), lengths.cumsum(0).to(torch.int32))
+            packed[id(given)] = (*lines, *starts)  # starts of queries and of keys
+        grouped = _grouped(given["q"], workload.heads[1]).transpose(1, 2)  # [B, G, Hkv, D]
+        q, most = grouped.flatten(0, 1).contiguous(), (workload.group, workload.longest)
+        k, v, rows, ends = packed[id(given)]
         y = cast(Tensor, varlen.varlen_attn(q, k, v, rows, ends, *most))
         return y.view(grouped.shape).transpose(1, 2)
 
     return run
 
 
-def _flashinfer(workload: CacheWorkload) -> Run:
+def _flashinfer(workload: CacheWorkload, module: str) -> Run:
     """Return FlashInfer's paged decode, planned at the first call.
 
     One plan serves all sets: their pages lie in the same order.
     """
     planned: list[Callable[..., Tensor]] = []
 
-    def run(given: CacheInputs) -> Tensor:
+    def run(given: Inputs) -> Tensor:
         if not planned:
-            planned.append(_planned(workload, given))
-        return planned[0](given.q[:, 0], (given.k, given.v))
+            planned.append(_planned(workload, given, module))
+        return planned[0](given["q"][:, 0], (given["k"], given["v"]))
 
     return run
 
 
-def _planned(workload: CacheWorkload, given: CacheInputs) -> Callable[..., Tensor]:
-    assert given.table is not None
-    device, page_size = given.q.device, workload.page_size
+def _planned(workload: CacheWorkload, given: Inputs, module: str) -> Callable[..., Tensor]:
+    device, page_size = given["q"].device, workload.page_size
     counts = [-(-length // page_size) for length in workload.lengths]
     indptr = torch.tensor((0, *counts), device=device).cumsum(0).to(torch.int32)
-    rows = [row[:count] for row, count in zip(given.table, counts, strict=True)]
+    rows = [row[:count] for row, count in zip(given["table"], counts, strict=True)]
     indices = torch.cat(rows).contiguous()
     last = [(length - 1) % page_size + 1 for length in workload.lengths]
     last_page_len = torch.tensor(last, dtype=torch.int32, device=device)
-    wrapper = importlib.import_module("flashinfer").BatchDecodeWithPagedKVCacheWrapper(
+    wrapper = importlib.import_module(module).BatchDecodeWithPagedKVCacheWrapper(
         torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device),
         "NHD",
         use_cuda_graph=True,
@@ -166,16 +149,13 @@ def _planned(workload: CacheWorkload, given: CacheInputs) -> Callable[..., Tenso
 
 
 def _flash_attention(workload: CacheWorkload, module: str) -> Run:
-    """Return FlashAttention's decode, over pages or dense; the name of its table varies."""
+    """Return FlashAttention's decode over pages; the name of its table varies."""
     attend: Callable[..., Tensor] = importlib.import_module(module).flash_attn_with_kvcache
     named = inspect.signature(attend).parameters
     table = "page_table" if "page_table" in named else "block_table"
 
-    def run(given: CacheInputs) -> Tensor:
-        places = {"cache_seqlens": given.seq_lens, "softmax_scale": workload.scale}
-        if given.table is None:
-            k, v = given.k.transpose(1, 2), given.v.transpose(1, 2)
-            return attend(given.q, k, v, **places)
-        return attend(given.q, given.k, given.v, **places, **{table: given.table})
+    def run(given: Inputs) -> Tensor:
+        places = {"cache_seqlens": given["seq_lens"], table: given["table"]}
+        return attend(given["q"], given["k"], given["v"], **places, softmax_scale=workload.scale)
 
     return run

@@ -20,8 +20,10 @@ from mirage_kernels.generator.bench.workloads.cache import (
     PREFILL,
     CacheWorkload,
 )
+from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.ir.dtypes import DType
 
+Workload = TensorWorkload | CacheWorkload
 MIXED, PAPER = "mixed lengths", "the Mirage paper's"
 PAGE_SIZES = (16, 64)
 # Query heads and heads of the cache; keys of each sequence by the number of sequences.
@@ -29,7 +31,7 @@ _DECODE = (
     ((32, 8), {1: (1024, 4096, 16384), 8: (1024, 4096), 16: (1024,), 64: (1024, 4096)}),
     ((16, 2), {1: (4096,), 8: (4096,), 16: (4096,)}),
 )
-_USUAL_KEYS = 4096
+_USUAL_KEYS, _HEADS = 4096, (32, 8)  # heads of queries, of keys
 _PAPER_BATCHES, _PAPER_HEADS = (1, 8, 16), (512, 2)  # 256 query rows to a head of keys
 _MIXED_SEQUENCES, _LONGEST = 64, 16384
 _PREFILLS = (1024, 4096)
@@ -50,19 +52,10 @@ def usual(
     recipe: str, depth: int, sequences: Sequence[int], dtypes: Sequence[DType]
 ) -> list[CacheWorkload]:
     """Return decode at usual sizes, for recipes and depths that no listed workload has."""
-    return [
-        CacheWorkload(
-            recipe,
-            (_USUAL_KEYS,) * count,
-            depth=depth,
-            window_left=_WINDOW if recipe == "sliding_window_attention" else -1,
-            logits_soft_cap=_CAP if recipe == "gqa_full" else 0.0,
-            setting=DECODE,
-            dtype=dtype,
-        )
-        for dtype in dtypes
-        for count in sequences
-    ]
+    window = _WINDOW if recipe == "sliding_window_attention" else -1
+    own = replace(_decode(recipe), depth=depth, window_left=window)
+    lengths = [(_USUAL_KEYS,) * count for count in sequences]
+    return [replace(own, lengths=each, dtype=dtype) for dtype in dtypes for each in lengths]
 
 
 def mixed_lengths() -> tuple[int, ...]:
@@ -73,44 +66,45 @@ def mixed_lengths() -> tuple[int, ...]:
     return tuple(grown[i * step % count] for i in range(count))
 
 
+def _decode(recipe: str, sequences: int = 1, keys: int = _USUAL_KEYS) -> CacheWorkload:
+    cap = _CAP if recipe == "gqa_full" else 0.0
+    lengths = (keys,) * sequences
+    return CacheWorkload(recipe, lengths, _HEADS, logits_soft_cap=cap, setting=DECODE)
+
+
+def _latents(sequences: int, heads: int, dims: Mapping[str, int]) -> CacheWorkload:
+    own = replace(_decode(LATENT, sequences), heads=(heads, 1), depth=dims["C"], more=dims["P"])
+    return replace(own, page_size=64, scale=_LATENT_SCALE)
+
+
+def _paper(recipe: str, sequences: int, depth: int = 64) -> CacheWorkload:
+    own = replace(_decode(recipe, sequences), heads=_PAPER_HEADS, depth=depth, setting=PAPER)
+    return replace(own, page_size=0, scale=1.0)
+
+
 def _decodes() -> Iterator[CacheWorkload]:
     for page_size in PAGE_SIZES:
         for heads, by_batch in _DECODE:
             for sequences, every in by_batch.items():
                 for keys in every:
-                    lengths = (keys,) * sequences
-                    yield CacheWorkload("gqa", lengths, heads, page_size=page_size, setting=DECODE)
+                    yield replace(_decode("gqa", sequences, keys), heads=heads, page_size=page_size)
 
 
 def _of_settings() -> Iterator[CacheWorkload]:
     for page_size in PAGE_SIZES:
         yield CacheWorkload("gqa", mixed_lengths(), page_size=page_size, setting=MIXED)
-    for recipe, batch in product(("gqa", "qk_norm_attention"), _PAPER_BATCHES):
-        paper = CacheWorkload(recipe, (_USUAL_KEYS,) * batch, _PAPER_HEADS, setting=PAPER)
-        yield replace(paper, depth=64, page_size=0, scale=1.0)
+    for recipe, sequences in product(("gqa", "qk_norm_attention"), _PAPER_BATCHES):
+        yield _paper(recipe, sequences)
     for sequences in (1, 8, 16):
-        yield CacheWorkload("qk_norm_attention", (_USUAL_KEYS,) * sequences, setting=DECODE)
+        yield _decode("qk_norm_attention", sequences)
     for sequences in (1, 8):  # Chameleon-34B
-        yield CacheWorkload(LAYER_NORM, (_USUAL_KEYS,) * sequences, (64, 8), setting=DECODE)
+        yield replace(_decode(LAYER_NORM, sequences), heads=(64, 8))
     for sequences in (1, 8):
-        yield CacheWorkload("gqa", (_USUAL_KEYS,) * sequences, setting=APPEND)
+        yield replace(_decode("gqa", sequences), setting=APPEND)
     for tokens in _PREFILLS:
         yield CacheWorkload("gqa", (tokens,), page_size=0, tokens=tokens, setting=PREFILL)
     for heads, sequences in product((128, 16), (1, 8, 32)):  # DeepSeek-V3, TP 1 and 8
-        yield _latents((_USUAL_KEYS,) * sequences, heads, {"C": 512, "P": 64})
-
-
-def _latents(lengths: tuple[int, ...], heads: int, dims: Mapping[str, int]) -> CacheWorkload:
-    return CacheWorkload(
-        LATENT,
-        lengths,
-        (heads, 1),
-        depth=dims["C"],
-        more=dims["P"],
-        page_size=64,
-        scale=_LATENT_SCALE,
-        setting=DECODE,
-    )
+        yield _latents(sequences, heads, {"C": 512, "P": 64})
 
 
 # -- tune ------------------------------------------------------------------------------------------
@@ -119,7 +113,7 @@ def _latents(lengths: tuple[int, ...], heads: int, dims: Mapping[str, int]) -> C
 _FEW_ROWS = ((1, 1024), (1, 4096), (1, 16384), (8, 1024), (8, 4096), (64, 1024))
 _MORE_ROWS = ((1, 4096), (8, 1024), (8, 4096), (64, 1024))
 _MANY_TOKENS = ((1, 32), (8, 32), (1, 128))  # sequences of usual length, query tokens of each
-_HEADS, _FEW_HEADS, _MANY_HEADS = (32, 8), (16, 2), 128  # of queries, of keys
+_FEW_HEADS, _MANY_HEADS = (16, 2), 128
 _MUCH_TO_READ = 8192  # keys of all sequences
 DENSE_RECIPES = {"gqa": False, "sliding_window_attention": True}  # whether causal
 # Query tokens of each of so many sequences: of usual length; sequences, causal query tokens and
@@ -137,12 +131,18 @@ def kernel_calls(recipe: str, dtype: DType, dims: Mapping[str, int]) -> dict[str
     """
     if recipe == LATENT:
         sizes = product((16, 128), (1, 8, 32))
-        made = [_latents((_USUAL_KEYS,) * batch, heads, dims) for heads, batch in sizes]
+        made = [_latents(sequences, heads, dims) for heads, sequences in sizes]
     else:
-        cap = _CAP if recipe == "gqa_full" else 0.0
-        usual = CacheWorkload(recipe, (), depth=dims["D"], logits_soft_cap=cap, setting=DECODE)
-        made = [*_rows(usual), *_papers(usual)]
-    return {_call_name(w): replace(w, dtype=dtype) for w in made}
+        made = [*_rows(replace(_decode(recipe), depth=dims["D"]))]
+        if dims["D"] <= 128 and recipe not in SEVERAL_TOKENS:
+            made += [_paper(recipe, sequences, dims["D"]) for sequences in _PAPER_BATCHES]
+    found = {}
+    for w in made:
+        place = f"pages of {w.page_size}" if w.page_size else "dense"
+        heads = "/".join(map(str, w.heads))
+        name = f"B={w.sequences} L={w.longest} T={w.tokens} heads {heads} {place}"
+        found[name] = replace(w, dtype=dtype)
+    return found
 
 
 def dense_calls(recipe: str, dtype: DType, dims: Mapping[str, int]) -> dict[str, CacheWorkload]:
@@ -154,18 +154,12 @@ def dense_calls(recipe: str, dtype: DType, dims: Mapping[str, int]) -> dict[str,
     if causal:
         shapes += [(b, t, _USUAL_KEYS) for b, tokens in _LONG_CHUNKS.items() for t in tokens]
         shapes += [*_MOST, *((b, t, t) for b, tokens in _SQUARES.items() for t in tokens)]
-    usual = CacheWorkload(recipe, (), _HEADS, depth=dims["D"], setting=PREFILL, dtype=dtype)
+    usual = replace(_decode(recipe), depth=dims["D"], setting=PREFILL, dtype=dtype)
     usual = replace(usual, page_size=0, is_causal=causal)
     return {
         f"B={b} T={t} L={keys}": replace(usual, lengths=(keys,) * b, tokens=t)
         for b, t, keys in shapes
     }
-
-
-def _call_name(w: CacheWorkload) -> str:
-    place = f"pages of {w.page_size}" if w.page_size else "dense"
-    heads = "/".join(map(str, w.heads))
-    return f"B={w.sequences} L={w.longest} T={w.tokens} heads {heads} {place}"
 
 
 def _rows(usual: CacheWorkload) -> Iterator[CacheWorkload]:
@@ -184,12 +178,3 @@ def _rows(usual: CacheWorkload) -> Iterator[CacheWorkload]:
             yield replace(long, heads=(_MANY_HEADS, _MANY_HEADS // rows))
     for batch, tokens in _MANY_TOKENS if by_tokens else ():
         yield replace(usual, lengths=(_USUAL_KEYS,) * batch, tokens=tokens)
-
-
-def _papers(usual: CacheWorkload) -> Iterator[CacheWorkload]:
-    """Yield the Mirage paper's shape, where heads are short enough."""
-    if usual.depth > 128 or usual.recipe in SEVERAL_TOKENS:
-        return
-    for batch in _PAPER_BATCHES:
-        paper = replace(usual, lengths=(_USUAL_KEYS,) * batch, heads=_PAPER_HEADS)
-        yield replace(paper, page_size=0, scale=1.0, setting=PAPER)

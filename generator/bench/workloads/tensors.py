@@ -7,16 +7,23 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from inspect import Parameter, signature
 from math import prod
-from typing import cast
 
 import torch
 from torch import Tensor
 
 import mirage_kernels
-from mirage_kernels.generator.bench.launch_args import Args, LaunchArgs
-from mirage_kernels.generator.bench.measure import TORCH_DTYPES, Inputs, Results, largest_error
-from mirage_kernels.generator.bench.op_calls import function_of, op_call
-from mirage_kernels.generator.bench.workload import Program, Workload
+from mirage_kernels.generator.bench.op_calls import op_call
+from mirage_kernels.generator.bench.workload import (
+    TORCH_DTYPES,
+    Args,
+    BaseWorkload,
+    Inputs,
+    LaunchArgs,
+    Program,
+    Results,
+    in_float64,
+    largest_error,
+)
 from mirage_kernels.generator.recipe import Recipe, load_recipe
 
 _recipe = cache(load_recipe)
@@ -24,7 +31,7 @@ TOKENS = "M"
 
 
 @dataclass(frozen=True)
-class TensorWorkload(Workload[Inputs]):
+class TensorWorkload(BaseWorkload):
     """A recipe at given sizes (every dim, the dynamic ones too).
 
     Its tensors stand in recipe order; run-time scalars take the recipe's values.
@@ -78,95 +85,101 @@ class TensorWorkload(Workload[Inputs]):
         weights near 1; int32 inputs are lengths, as long as can be.
         """
         source = torch.Generator(device).manual_seed(seed)
-        made = []
+        made = {}
         for name, shape, kind in self._tensors():
             if kind:
                 _, longest = self.source.range_of(name, self.sizes)
-                made.append(torch.full(shape, longest, dtype=torch.int32, device=device))
+                made[name] = torch.full(shape, longest, dtype=torch.int32, device=device)
                 continue
             data = torch.randn(shape, generator=source, device=device)
             if self.source.is_weight(name):
                 data = data / shape[-1] ** 0.5 if len(shape) > 1 else 1 + 0.1 * data
-            made.append(data.to(TORCH_DTYPES[self.dtype]))
-        return tuple(made)
+            made[name] = data.to(TORCH_DTYPES[self.dtype])
+        return made
 
     def new_outs(self, given: Inputs) -> tuple[Tensor, ...]:
         """Return the results' tensors, in recipe order."""
+        first = next(iter(given.values()))
         shapes = ([self.sizes[dim] for dim in dims.split()] for dims in self.source.results)
-        return tuple(given[0].new_empty(shape) for shape in shapes)
+        return tuple(first.new_empty(shape) for shape in shapes)
 
     def ours(self, given: Inputs, outs: Sequence[Tensor] | None = None) -> Results:
         """Call the op; raises LookupError where the library has none for the recipe."""
-        more = {} if outs is None else {"out": outs[0] if len(outs) == 1 else tuple(outs)}
-        return cast(Results, self._op(*self._positional(given), **more))
+        op, by_name, keywords = self._op
+        named = {name: given.get(name, scalar) for name, scalar in self._scalars.items()}
+        options = keywords | {name: named.pop(name) for name in by_name}
+        if outs is not None:
+            options["out"] = outs[0] if len(outs) == 1 else tuple(outs)
+        return op(*named.values(), **options)
 
     @cached_property
-    def _op(self) -> Callable[..., object]:
-        return function_of(self.source)
-
-    @cached_property
-    def _positional(self) -> Callable[[Inputs], list[Tensor | float]]:
-        """Return what puts the scalars between the tensors, plain enough for torch.compile."""
+    def _scalars(self) -> dict[str, float | None]:
+        """The values of the run-time scalars by the names of all inputs, None for tensors."""
         texts, values = self.source.inputs.items(), self.source.scalars
-        scalars = [None if text.partition(":")[0] else values[name] for name, text in texts]
+        return {name: None if text.partition(":")[0] else values[name] for name, text in texts}
 
-        def arguments(given: Inputs) -> list[Tensor | float]:
-            rest = iter(given)
-            return [next(rest) if scalar is None else scalar for scalar in scalars]
+    @cached_property
+    def _op(self) -> tuple[Callable[..., Results], list[str], dict[str, object]]:
+        """The op, the inputs that it takes by name, and the keywords that the recipe fixes."""
+        found = op_call(self.recipe)
+        if found is None:
+            raise LookupError(f"the library has no op for recipe {self.recipe}")
+        op: Callable[..., Results] = getattr(mirage_kernels, found[0])
+        parameters = signature(op).parameters.values()
+        by_name = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return op, [name for name in self.source.inputs if name in by_name], {**found[1]}
 
-        return arguments
-
-    def eager(self) -> Program[Inputs]:
+    def eager(self) -> Program:
         """Return PyTorch's own unfused program."""
-        reference, arguments = self.source.reference, self._positional
-        return lambda given: reference(*arguments(given))
+        reference, scalars = self.source.reference, tuple(self._scalars.items())
+        return lambda given: reference(
+            *[given[n] if value is None else value for n, value in scalars]
+        )
 
     def exact(self, given: Inputs) -> Results:
         """Compute the results in float64."""
-        return self.eager()(tuple(t.double() if t.is_floating_point() else t for t in given))
+        return self.eager()(in_float64(given))
 
     def error_allowed(self, given: Inputs, exact: Results) -> float:
         """Return the recipe's tolerance times the unfused program's error."""
         return self.source.tolerance * largest_error(self.eager()(given), exact)
 
-    def in_place(self) -> Mapping[str, Program[Inputs]]:
+    def in_place(self) -> Mapping[str, Program]:
         """Return PyTorch eager, and the library's own program of a recipe with one result.
 
         That is a matrix product of PyTorch's with kernels of ours around it (kernels/library.py),
         which an op runs above `max_tokens`. Above the tokens of a kernel with several results
         another one runs.
         """
-        library = self._library() if len(self.source.results) == 1 else None
-        return {"eager_us": self.eager()} | ({} if library is None else {"library_us": library})
-
-    def _library(self) -> Program[Inputs] | None:
-        call = op_call(self.recipe)
-        if call is None:
-            return None
-        parameters = signature(getattr(mirage_kernels, call.op)).parameters.values()
+        found, programs = op_call(self.recipe), {"eager_us": self.eager()}
+        if found is None or len(self.source.results) > 1:
+            return programs
+        parameters = signature(getattr(mirage_kernels, found[0])).parameters.values()
         usual = {p.name: p.default for p in parameters if p.default is not Parameter.empty}
-        op = getattr(torch.ops.mirage_kernels, f"_{call.op}_library").default
+        op = getattr(torch.ops.mirage_kernels, f"_{found[0]}_library").default
         names = [a.name for a in op._schema.arguments if not a.is_out]
-        options = usual | call.keywords | dict(self.source.scalars)
+        options = usual | found[1] | dict(self.source.scalars)
         fixed = {n: v for n, v in options.items() if n in names}
-        tensors = [name for name, *_ in self._tensors()]
 
         def run(given: Inputs) -> Results:
             (out,) = self.new_outs(given)
-            op(**fixed | dict(zip(tensors, given, strict=True)), out=out)
+            op(**fixed | given, out=out)
             return out
 
-        return run
+        return programs | {"library_us": run}
 
     def fill(self, args: Args, given: Inputs, outs: Sequence[Tensor]) -> None:
         """Write pointers, row strides, scalars and the number of tokens."""
         assert isinstance(args, LaunchArgs)
-        for i, tensor in enumerate(given):
+        for i, tensor in enumerate(given.values()):
             args.inputs[i] = tensor.data_ptr()
             args.row_strides[i] = tensor.stride(0) if tensor.dim() > 1 else tensor.shape[-1]
-        names = [n for n, text in self.source.inputs.items() if not text.partition(":")[0]]
-        for i, name in enumerate(names):
-            args.scalars[i] = self.source.scalars[name]
+        for i, scalar in enumerate(s for s in self._scalars.values() if s is not None):
+            args.scalars[i] = scalar
         for i, out in enumerate(outs):
             args.outputs[i] = out.data_ptr()
         args.dims[0] = outs[0].shape[0]
+
+    def assume(self, args: Args) -> None:
+        """Say in a launch's arguments that no kernel before it writes the weights."""
+        args.constant_weights = True

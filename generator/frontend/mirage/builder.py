@@ -307,10 +307,11 @@ def _whole(values: Sequence[int], what: str) -> Extents:
 
 
 def _three(values: Sequence[int], what: str) -> Three:
-    found = _whole(values, what)
-    if len(found) != 3:
-        raise MirageError(f"{what} is {values!r}", "it is three whole numbers, for x, y and z")
-    x, y, z = found
+    try:
+        x, y, z = _whole(values, what)
+    except ValueError:
+        hint = "it is three whole numbers, for x, y and z"
+        raise MirageError(f"{what} is {values!r}", hint) from None
     return (x, y, z)
 
 

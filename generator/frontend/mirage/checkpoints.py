@@ -12,9 +12,9 @@ mul_scalar, `normalized_shape` of a norm over several dims.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 from msgspec import Meta, MsgspecError, ValidationError, json
 
@@ -42,18 +42,15 @@ DTYPES = {920: DType.BF16, 921: DType.FP16, 940: DType.FP16, 941: DType.FP16, 95
 WRITTEN = {DType.FP16: 940, DType.BF16: 920, DType.FP32: 950}
 
 
-@dataclass(frozen=True)
-class XYZ:
+class XYZ(TypedDict):
     """A grid, a block, or the dims that a grid's axes cut."""
 
     x: Whole
     y: Whole
     z: Whole
 
-    @property
-    def three(self) -> Three:
-        """The three numbers."""
-        return (self.x, self.y, self.z)
+
+NO_MAP: XYZ = {"x": NOWHERE, "y": NOWHERE, "z": NOWHERE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +118,6 @@ NEEDED = {
     "tb_input_op": ("input_map", "forloop_dim"),
     "tb_output_op": ("output_map",),
 }
-
-
 _ACCUMULATIONS = {
     "nored": ("accum", ""),
     "red_ld_sum": ("accum", "sum"),
@@ -153,13 +148,9 @@ def _op_types() -> dict[str, Step]:
     return found
 
 
+_MEMORY = (("kn", "Dmem", 10_000_000), ("tb", "Smem", 20_000_000))  # with its first guid
 OP_TYPES = _op_types()
 _NAMES = {(name[:2], step): name for name, step in OP_TYPES.items()}
-
-
-_MEMORY = {"kn": ("Dmem", 10_000_000), "tb": ("Smem", 20_000_000)}  # with its first guid
-NO_MAP = XYZ(NOWHERE, NOWHERE, NOWHERE)
-_PADDED = 4  # entries of `dim`
 
 
 def read_checkpoint(path: Path) -> list[Program | str]:
@@ -195,46 +186,69 @@ def read_checkpoint(path: Path) -> list[Program | str]:
     return found
 
 
-@dataclass
 class _Reading:
     """A graph as far as it is read: its tensors by guid, what a block's next inputs are tiles of.
 
     Raises FileError for what contradicts itself, GraphError for what no operator of ours means.
     """
 
-    program: Program
-    place: str
-    bound: list[Tensor] = field(default_factory=list)
-    known: dict[int, Tensor] = field(default_factory=dict)
+    def __init__(self, program: Program, place: str, bound: Iterable[Tensor] = ()) -> None:
+        self.program, self.place, self.bound = program, place, list(bound)
+        self.level = "tb" if program.frame else "kn"
+        self.known: dict[int, Tensor] = {}
 
     def read(self, operators: Sequence[Operator]) -> Program:
-        """Read operators in order."""
         graph = self.place
         for i, item in enumerate(operators):
             self.place = f"{graph}, operator {i}"
             for name in NEEDED.get(item.op_type, ()):
                 if getattr(item, name) is None:
                     raise self.wrong(f"Object missing required field `{name}`")
-            self.declare(item, self.made(item, [self.operand(t) for t in item.input_tensors]))
+            for data in item.input_tensors:
+                if data.guid not in self.known:
+                    raise self.wrong(f"no operator before it makes the tensor {data.guid}")
+                self.require_extents(data, self.known[data.guid])
+            made = self.made(item, [self.known[t.guid] for t in item.input_tensors])
+            if len(item.output_tensors) != len(made):
+                raise self.wrong(f"has {len(item.output_tensors)} output tensors, not {len(made)}")
+            for data, tensor in zip(item.output_tensors, made, strict=True):
+                if data.guid in self.known:
+                    raise self.wrong(f"tensor {data.guid} is made twice")
+                self.require_extents(data, tensor)
+                self.known[data.guid] = tensor
         return self.program
 
+    def require_extents(self, data: TensorData, tensor: Tensor) -> None:
+        if data.extents != tensor.dims:
+            raise self.wrong(
+                f"tensor {data.guid} is declared {list(data.extents)}, it is {list(tensor.dims)}"
+            )
+
     def made(self, item: Operator, args: list[Tensor]) -> Sequence[Tensor]:
-        """Add an operator to the program and return its results."""
-        level = "kn" if self.program.frame is None else "tb"
-        if item.op_type == f"{level}_input_op":
-            return [self.kernel_input(item) if level == "kn" else self.block_input(item)]
-        if item.op_type == f"{level}_output_op":
+        if item.op_type == f"{self.level}_output_op":
             self.output(item, args)
             return []
-        if item.op_type == "kn_customized_op" and level == "kn" and item.bgraph:
+        if item.op_type == "tb_input_op" and self.program.frame:
+            assert item.input_map is not None
+            assert item.forloop_dim is not None
+            if not self.bound:
+                raise self.wrong("the block graph takes more tensors than its operator")
+            return [self.program.tile(self.bound.pop(0), _three(item.input_map), item.forloop_dim)]
+        if item.op_type == "kn_input_op" and not self.program.frame:
+            if not item.output_tensors:
+                raise self.wrong("has 0 output tensors, not 1")
+            data = item.output_tensors[0]
+            if data.data_type not in DTYPES:
+                raise GraphError(f"no element type of ours has the number {data.data_type}")
+            return [self.program.input(data.extents, DTYPES[data.data_type], item.input_strides)]
+        if item.bgraph and item.op_type == "kn_customized_op" and not self.program.frame:
             return self.customized(item.bgraph, args)
-        if item.op_type not in OP_TYPES or not item.op_type.startswith(level):
+        if item.op_type not in OP_TYPES or not item.op_type.startswith(self.level):
             name = item.op_type[:40]
             raise GraphError(f"there is no operator {name!r} here", "see docs/mirage.md")
         return self.program.apply(self.step(item, args), args)
 
     def step(self, item: Operator, args: Sequence[Tensor]) -> Step:
-        """Return what an ordinary operator means."""
         step = OP_TYPES[item.op_type]
         if POSITIONAL[step.op].numbers:
             if item.numbers is None:
@@ -251,51 +265,6 @@ class _Reading:
             return replace(step, size=(*left, 1)[0])
         return step
 
-    def operand(self, data: TensorData) -> Tensor:
-        """Return a tensor that an operator takes."""
-        made = self.known.get(data.guid)
-        if made is None:
-            raise self.wrong(f"no operator before it makes the tensor {data.guid}")
-        if data.extents != made.dims:
-            raise self.wrong(
-                f"tensor {data.guid} is declared {list(data.extents)}, "
-                f"it was made {list(made.dims)}"
-            )
-        return made
-
-    def declare(self, item: Operator, made: Sequence[Tensor]) -> None:
-        """Check what an operator makes against what the file declares; name it by guid."""
-        if len(item.output_tensors) != len(made):
-            raise self.wrong(f"has {len(item.output_tensors)} output tensors, not {len(made)}")
-        for data, tensor in zip(item.output_tensors, made, strict=True):
-            if data.guid in self.known:
-                raise self.wrong(f"tensor {data.guid} is made twice")
-            if data.extents != tensor.dims:
-                raise self.wrong(
-                    f"tensor {data.guid} is declared {list(data.extents)}, "
-                    f"computed are {list(tensor.dims)}"
-                )
-            self.known[data.guid] = tensor
-
-    def kernel_input(self, item: Operator) -> Tensor:
-        """Add an input of the kernel graph with its strides."""
-        if len(item.output_tensors) != 1:
-            raise self.wrong(f"has {len(item.output_tensors)} output tensors, not 1")
-        (data,) = item.output_tensors
-        if len(item.input_strides) not in (0, len(data.extents)):
-            raise self.wrong(f"{len(item.input_strides)} strides for {len(data.extents)} dims")
-        if data.data_type not in DTYPES:
-            raise GraphError(f"no element type of ours has the number {data.data_type}")
-        return self.program.input(data.extents, DTYPES[data.data_type], item.input_strides)
-
-    def block_input(self, item: Operator) -> Tensor:
-        """Add the tile of the next tensor that the kernel takes."""
-        if not self.bound:
-            raise self.wrong("the block graph takes more tensors than its operator")
-        assert item.input_map is not None
-        assert item.forloop_dim is not None
-        return self.program.tile(self.bound.pop(0), item.input_map.three, item.forloop_dim)
-
     def output(self, item: Operator, args: list[Tensor]) -> None:
         """Add a result of the kernel graph, or what every block stores."""
         if len(args) != 1:
@@ -307,14 +276,13 @@ class _Reading:
             what = f"{item.op_type} stores every iteration"
             raise GraphError(f"{what}: there is no operator for that")
         assert item.output_map is not None
-        self.program.store(args[0], item.output_map.three)
+        self.program.store(args[0], _three(item.output_map))
 
     def customized(self, graph: BlockGraph, args: list[Tensor]) -> Sequence[Tensor]:
         """Add a hand-written or found kernel: a block graph applied to tensors."""
-        frame = Frame(
-            graph.grid_dim.three, graph.block_dim.three, graph.forloop_range, graph.reduction_dimx
-        )
-        inner = _Reading(Program(frame), self.place, bound=list(args))
+        grid, threads = _three(graph.grid_dim), _three(graph.block_dim)
+        frame = Frame(grid, threads, graph.forloop_range, graph.reduction_dimx)
+        inner = _Reading(Program(frame), self.place, args)
         block = inner.read(graph.operators)
         if inner.bound:
             raise self.wrong("its block graph takes fewer tensors than the operator")
@@ -323,76 +291,79 @@ class _Reading:
         return self.program.customized(block, args)
 
     def wrong(self, sentence: str) -> FileError:
-        """Return the error for a place that contradicts what stands before it."""
         return FileError(f"{self.place}: {sentence}", "was the file changed by hand?")
+
+
+def _three(named: XYZ) -> Three:
+    return (named["x"], named["y"], named["z"])
+
+
+def _xyz(three: Three) -> XYZ:
+    return {"x": three[0], "y": three[1], "z": three[2]}
 
 
 def checkpoint_text(programs: Iterable[Program]) -> str:
     """Return a checkpoint file that holds the given programs."""
-    return dumps([to_data(_written(program)) for program in programs])
+    return dumps([to_data(_operators(program)) for program in programs])
 
 
-def _written(program: Program) -> list[Operator]:
+def _operators(graph: Program, kernel: Operator | None = None) -> tuple[Operator, ...]:
+    """Return the operators of a graph; of a block graph, given the kernel that it is part of."""
+    sources = iter(kernel.input_tensors if kernel else ())
+    results = iter(kernel.output_tensors if kernel else ())
     items = []
-    for step in program.steps:
-        item = _item(step, program)
-        if step.op == "input":
-            item = replace(item, input_map=NO_MAP, input_strides=step.outs[0].layout)
-        elif step.block:
-            item = replace(item, bgraph=_block_graph(item, step.block))
+    for step in graph.steps:
+        item, maps = _operator(step, graph), _xyz(step.maps)
+        if step.op == "input" and kernel:
+            item = replace(item, dtensor=next(sources), input_map=maps, forloop_dim=step.dim)
+        elif step.op == "input":
+            item = replace(item, input_map=maps, input_strides=step.outs[0].layout)
+        elif step.op == "output":
+            item = replace(item, dtensor=next(results), output_map=maps)
+        elif step.block and step.block.frame:
+            frame = step.block.frame
+            body = BlockGraph(
+                graph_level="thread_block_graph",
+                grid_dim=_xyz(frame.grid),
+                block_dim=_xyz(frame.threads),
+                forloop_range=frame.loop_range,
+                reduction_dimx=frame.dimx,
+                smem_offset=0,
+                operators=_operators(step.block, item),
+            )
+            item = replace(item, bgraph=body)
         items.append(item)
-    for tensor in program.outputs:
-        item = _item(Step("output", (tensor.guid,)), program)
+    for tensor in () if kernel else graph.outputs:
+        item = _operator(Step("output", (tensor.guid,)), graph)
         items.append(replace(item, output_map=NO_MAP, output_strides=tensor.layout))
-    return items
+    return tuple(items)
 
 
-def _item(step: Step, graph: Program) -> Operator:
+def _operator(step: Step, graph: Program) -> Operator:
     """Return an operator with what all have."""
-    level = "kn" if graph.frame is None else "tb"
+    level, memory, first_guid = _MEMORY[graph.frame is not None]
     op_type = f"{level}_{step.op}_op"
     if op_type not in NEEDED:
         to_dimx = step.op == "reduction" and graph.frame and 1 < step.size == graph.frame.dimx
         dim = NOWHERE if step.op == "rms_norm" else step.dim
-        plain = Step(step.op, dim=dim, size=0 if to_dimx else 1, kind=step.kind)
-        op_type = _NAMES[level, plain]
+        op_type = _NAMES[level, Step(step.op, dim=dim, size=0 if to_dimx else 1, kind=step.kind)]
+    taken, made = (
+        tuple(
+            TensorData(
+                data_type=WRITTEN[t.dtype],
+                dim=(*t.dims, *(0,) * (4 - t.num_dims)),
+                guid=first_guid + t.guid,
+                layout=f"{memory}RowMajor",
+                num_dims=t.num_dims,
+            )
+            for t in tensors
+        )
+        for tensors in ([graph.tensors[a] for a in step.args], step.outs)
+    )
     return Operator(
         op_type=op_type,
-        input_tensors=tuple(_tensor(graph.tensors[a], level) for a in step.args),
-        output_tensors=tuple(_tensor(t, level) for t in step.outs),
+        input_tensors=taken,
+        output_tensors=made,
         numbers=step.numbers or None,
         normalized_shape=step.outs[0].dims[step.dim :] if step.op == "rms_norm" else (),
-    )
-
-
-def _tensor(tensor: Tensor, level: str) -> TensorData:
-    memory, first_guid = _MEMORY[level]
-    return TensorData(
-        data_type=WRITTEN[tensor.dtype],
-        dim=(*tensor.dims, *(0,) * (_PADDED - tensor.num_dims)),
-        guid=first_guid + tensor.guid,
-        layout=f"{memory}RowMajor",
-        num_dims=tensor.num_dims,
-    )
-
-
-def _block_graph(kernel: Operator, block: Program) -> BlockGraph:
-    assert block.frame is not None
-    sources, results = iter(kernel.input_tensors), iter(kernel.output_tensors)
-    items = []
-    for step in block.steps:
-        item, maps = _item(step, block), XYZ(*step.maps)
-        if step.op == "input":
-            item = replace(item, dtensor=next(sources), input_map=maps, forloop_dim=step.dim)
-        elif step.op == "output":
-            item = replace(item, dtensor=next(results), output_map=maps)
-        items.append(item)
-    return BlockGraph(
-        graph_level="thread_block_graph",
-        grid_dim=XYZ(*block.frame.grid),
-        block_dim=XYZ(*block.frame.threads),
-        forloop_range=block.frame.loop_range,
-        reduction_dimx=block.frame.dimx,
-        smem_offset=0,
-        operators=tuple(items),
     )

@@ -24,9 +24,10 @@ from mirage_kernels.generator.frontend.positional.program import AXES, NOWHERE, 
 from mirage_kernels.generator.ir import Axis, Graph, Node, TensorType, retile, to_text
 from mirage_kernels.generator.ir.infer import extents_of
 from mirage_kernels.generator.meaning.cost import estimate
+from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.select import rank
+from mirage_kernels.generator.search.sketch import Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import superoptimize as find
 from mirage_kernels.generator.search.verify import Proof
@@ -34,6 +35,21 @@ from mirage_kernels.generator.target import target
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
+
+KERNELS = {None: 2, "attention": 2, "mlp": 1, "lora": 1}  # that a preset's programs may launch
+KEPT = 64  # muGraphs that are returned
+_MAPS = "[(x, y, z), ...], whole numbers"
+_NUMBERS = "[4, 16, ...], whole numbers"
+_WRITTEN = {  # how options are written; without a form those of Mirage that have no effect here
+    **{"imaps": _MAPS, "omaps": _MAPS, "griddims": _MAPS, "fmaps": _NUMBERS, "franges": _NUMBERS},
+    "config": '"attention", "mlp" or "lora"',
+    "backend": '"cuda" or "triton"',
+    "verbose": "True",
+    "jobs": "a number of processes",
+    "previous_checkpoint": "the path of a file",
+    **dict.fromkeys(("blockdims", "warmup_iters", "profile_iters", "save_codes"), ""),
+    **dict.fromkeys(("use_graph_dataset", "use_cached_graphs", "is_formal_verified"), ""),
+}
 
 
 @dataclass(frozen=True)
@@ -54,38 +70,14 @@ class Options:
     jobs: Annotated[int, Meta(ge=1)] = 1
     previous_checkpoint: str | None = None
 
-    def constraints(self) -> str:
-        """Say what is asked for, as it was written."""
-        given = {n: getattr(self, n) for n in ("imaps", "omaps", "griddims", "fmaps", "franges")}
-        return ", ".join(f"{n}={v}" for n, v in given.items() if v is not None) or "none"
-
-
-# Options that steer Mirage's profiling and caches: taken, and without effect here.
-IGNORED = (
-    *("blockdims", "warmup_iters", "profile_iters", "use_graph_dataset", "use_cached_graphs"),
-    *("save_codes", "is_formal_verified"),
-)
-_WRITTEN = {  # how options are written
-    **dict.fromkeys(("imaps", "omaps", "griddims"), "[(x, y, z), ...], whole numbers"),
-    **dict.fromkeys(("fmaps", "franges"), "[4, 16, ...], whole numbers"),
-    "config": '"attention", "mlp" or "lora"',
-    "backend": '"cuda" or "triton"',
-    "verbose": "True",
-    "jobs": "a number of processes",
-    "previous_checkpoint": "the path of a file",
-}
-
 
 def read_options(given: Mapping[str, object]) -> Options:
     """Return the options of a call; raise MirageError for a wrong name or value."""
-    unknown = [name for name in given if name not in (*_WRITTEN, *IGNORED)]
-    if unknown:
-        raise MirageError(
-            f"superoptimize has no option {unknown[0]!r}",
-            f"options: {', '.join((*_WRITTEN, *IGNORED))}",
-        )
-    known = {n: str(v) if isinstance(v, Path) else v for n, v in given.items() if n in _WRITTEN}
+    known = {n: str(v) if isinstance(v, Path) else v for n, v in given.items()}
     for name, value in known.items():
+        if name not in _WRITTEN:
+            hint = f"options: {', '.join(_WRITTEN)}"
+            raise MirageError(f"superoptimize has no option {name!r}", hint)
         try:
             convert({name: value}, Options)
         except ValidationError as error:
@@ -93,17 +85,11 @@ def read_options(given: Mapping[str, object]) -> Options:
     return convert(known, Options)
 
 
-def fitted(graph: Graph, wanted: Options) -> Iterator[Graph]:
-    """Yield a muGraph at every choice of tile sizes that gives it a wanted grid and loop."""
-    choices = [list(_tilings(graph, node, wanted)) for node in graph.blocks]
-    for combination in itertools.product(*choices):
-        tiles: dict[str, int] = {}
-        if all(tiles.setdefault(d, n) == n for each in combination for d, n in each.items()):
-            yield retile(graph, tiles) if tiles else graph
-
-
 def _tilings(graph: Graph, node: Node, wanted: Options) -> Iterator[dict[str, int]]:
-    """Yield tile sizes, by dim, that give a block graph one of the wanted grids and loops."""
+    """Yield tile sizes, by dim, that give a block graph one of the wanted grids and loops.
+
+    A grid's numbers of blocks go to the axes in any order.
+    """
     assert node.body is not None
     assert node.body.space is not None
     grid, loop = node.body.space.grid, node.body.space.loop
@@ -113,22 +99,14 @@ def _tilings(graph: Graph, node: Node, wanted: Options) -> Iterator[dict[str, in
     loops: list[list[tuple[Axis, int]]] = [[]]
     if loop is not None and wanted.franges is not None:
         loops = [[(loop, n)] for n in wanted.franges]
-    for counts in _axis_counts(wanted.griddims, len(grid)):
-        for looped in loops:
-            pairs = [*zip(grid, counts, strict=False), *looped]
-            if all(n > 0 and sizes[axis.dim] % n == 0 for axis, n in pairs):
-                yield {axis.tile_key: sizes[axis.dim] // n for axis, n in pairs}
-
-
-def _axis_counts(griddims: Sequence[Three] | None, axes: int) -> Iterator[tuple[int, ...]]:
-    """Yield how many blocks each axis may have, x, y and z in any order; () leaves that open."""
-    if griddims is None:
-        yield ()
-    for grid in griddims or ():
-        counts = [n for n in grid if n != 1]
-        if len(counts) <= axes:
-            padded = [*counts, *[1] * (axes - len(counts))]
-            yield from dict.fromkeys(itertools.permutations(padded))
+    counts: list[tuple[int, ...]] = [()] if wanted.griddims is None else []
+    for blocks in ([n for n in one if n != 1] for one in wanted.griddims or ()):
+        if len(blocks) <= len(grid):
+            counts += itertools.permutations([*blocks, *[1] * (len(grid) - len(blocks))])
+    for of_axes, looped in itertools.product(dict.fromkeys(counts), loops):
+        pairs = [*zip(grid, of_axes, strict=False), *looped]
+        if all(n > 0 and sizes[axis.dim] % n == 0 for axis, n in pairs):
+            yield {axis.tile_key: sizes[axis.dim] // n for axis, n in pairs}
 
 
 def maps_fit(found: Lowered, wanted: Options) -> bool:
@@ -153,10 +131,6 @@ def maps_fit(found: Lowered, wanted: Options) -> bool:
             if node.op == "input" and wanted.fmaps is not None and looped not in wanted.fmaps:
                 return False
     return True
-
-
-KERNELS = {None: 2, "attention": 2, "mlp": 1, "lora": 1}  # that a preset's programs may launch
-KEPT = 64  # muGraphs that are returned
 
 
 @dataclass(frozen=True)
@@ -225,9 +199,10 @@ def superoptimize(graph: KernelGraph, **options: object) -> MuGraph:
         found = [Lowered(g, spec.inputs, spec.outputs) for g in search(spec, wanted)]
     timed = fitting(found, wanted)
     if not timed:
+        given = {n: getattr(wanted, n) for n in ("imaps", "omaps", "griddims", "fmaps", "franges")}
+        constraints = ", ".join(f"{n}={v}" for n, v in given.items() if v is not None) or "none"
         raise SearchError(
-            f"none of the {len(found)} muGraphs found meets the constraints: "
-            f"{wanted.constraints()}",
+            f"none of the {len(found)} muGraphs found meets the constraints: {constraints}",
             "leave some of them out; grids and loop counts must divide the dims that they cut",
         )
     best, *others = (MuGraph(graph.program, one, time, spec) for one, time in timed[:KEPT])
@@ -246,30 +221,35 @@ def search(spec: Lowered, wanted: Options) -> list[Graph]:
     What was found is kept for the process: constraints only choose among it.
     """
 
-    def watch(stage: str, done: int, tasks: int) -> None:
+    def watch(event: Event) -> None:
         if wanted.verbose:
-            print(f"{stage} {done}/{tasks}", file=sys.stderr)
+            print(f"{event.stage} {event.done}/{event.total}", file=sys.stderr)
 
-    key = (spec.graph, KERNELS[wanted.config])
+    graph, key = spec.graph, (spec.graph, KERNELS[wanted.config])
     if key not in _searched:
-        limits = Limits(kernels=key[1])
-        found = find(spec.graph, limits, DEFAULT_ARCH, jobs=wanted.jobs, progress=watch)
-        storage = spec.graph.inputs[0].out.type.dtype
-        type_ = spec.graph.values[spec.graph.outputs[0]].type
+        found = find(graph, Limits(kernels=key[1]), DEFAULT_ARCH, jobs=wanted.jobs, progress=watch)
+        storage, type_ = graph.inputs[0].out.type.dtype, graph.values[graph.outputs[0]].type
         result = TensorType(tuple(map(type_.dim, flat(spec.outputs[0]))), storage)
-        goal = Goal(spec.graph, result, storage, {})
+        goal = Goal(graph, result, storage, {})
         graphs = [stabilise(lower(program, goal), storage) for program in found.programs]
-        ranked = rank(graphs, spec.graph, target(DEFAULT_ARCH))
-        _searched[key] = [one.graph for one in ranked]
+        _searched[key] = [one.graph for one in rank(graphs, graph, target(DEFAULT_ARCH))]
     return _searched[key]
 
 
 def fitting(found: Sequence[Lowered], wanted: Options) -> list[tuple[Lowered, float]]:
-    """Return the muGraphs that meet the constraints with their microseconds, the fastest first."""
-    on, timed = target(DEFAULT_ARCH), []
-    for one in found:
-        if maps_fit(one, wanted):
-            tilings = [replace(one, graph=g) for g in fitted(one.graph, wanted)]
-            times = [estimate(t.graph, sizes_of(t.graph), on).microseconds for t in tilings]
-            timed += sorted(zip(tilings, times, strict=True), key=lambda pair: pair[1])[:1]
+    """Return the muGraphs that meet the constraints with their microseconds, the fastest first.
+
+    Each has the best tile sizes that give its kernels a wanted grid and loop.
+    """
+    timed: list[tuple[Lowered, float]] = []
+    for one in (f for f in found if maps_fit(f, wanted)):
+        fitted: list[tuple[Lowered, float]] = []
+        choices = [list(_tilings(one.graph, node, wanted)) for node in one.graph.blocks]
+        for combination in itertools.product(*choices):
+            tiles: dict[str, int] = {}
+            if all(tiles.setdefault(d, n) == n for each in combination for d, n in each.items()):
+                graph = retile(one.graph, tiles) if tiles else one.graph
+                time = estimate(graph, sizes_of(graph), target(DEFAULT_ARCH)).microseconds
+                fitted.append((replace(one, graph=graph), time))
+        timed += sorted(fitted, key=lambda pair: pair[1])[:1]
     return sorted(timed, key=lambda pair: pair[1])

@@ -5,10 +5,9 @@ several, in canonical order: tensors in the program's own order first. Under a c
 program run on the same elements, reshaped from the dims of one to those of the other. Inputs of the
 recipe that the program lacks are held at a value (eps = 0, a norm weight of 1).
 
-Extents are scaled down first: few elements per tile, few tiles per axis. What a program does
-depends on extents only through its dims. A dim that no axis cuts becomes a few elements, one that
-is cut a few tiles. Where two kernels cut it differently, the tiles of one are still several of the
-other's. What divided evenly still does.
+Extents are scaled down first: a dim that no axis cuts becomes a few elements, one that is cut a few
+tiles of few elements. Where two kernels cut it differently, the tiles of one are still several of
+the other's. What divided evenly still does.
 """
 
 from __future__ import annotations
@@ -21,22 +20,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mirage_kernels.generator import ir
 from mirage_kernels.generator.errors import GraphError, RecipeError, VerifyError
 from mirage_kernels.generator.frontend.declarations import dims_of
-from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
-from mirage_kernels.generator.ir import (
-    Axis,
-    Builder,
-    DType,
-    Graph,
-    Level,
-    Node,
-    Space,
-    TensorType,
-    Value,
-    count,
-    parts_of,
-)
+from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.search import verify
@@ -68,14 +55,14 @@ class Choice:
 
 
 class Bound(Prover):
-    """A spec whose inputs are tensors of a program under a choice, and proofs that both are equal.
+    """A spec whose inputs are tensors of a program under a choice, to compare the two.
 
     Raises GraphError where the spec has no meaning with its held inputs, VerifyError for an input
     of positions or lengths that is not held.
     """
 
-    def __init__(self, choice: Choice, spec: Graph, held: Held, program: Lowered) -> None:
-        self.choice, self.program = choice, program
+    def __init__(self, choice: Choice, spec: ir.Graph, held: Held, program: Lowered) -> None:
+        self.choice, self.held, self.program = choice, held, program
         super().__init__(_over_inputs(choice, spec, held, program))
         named = [*(dims for _, dims in choice.inputs), *choice.outputs]
         self.tensors = list(zip(named, (*program.inputs, *program.outputs), strict=True))
@@ -97,39 +84,34 @@ class Bound(Prover):
         made = super().reference(self.stated(sizes), seed)
         arrays = []
         for x, (dims, layout) in zip((*made.inputs, *made.wanted), self.tensors, strict=True):
-            named = [_own(d) for d in dims if d is not None]
-            left = [(d, x.extent(d)) for d in x.dims if d in named]  # others are of one element
-            whole = [
-                math.prod(sizes[p] for p in row) for d, row in zip(dims, layout, strict=True) if d
-            ]
-            kept = tuple(p.reshape([n for _, n in left]) for p in x.parts)
-            over = Array(tuple(d for d, _ in left), kept, x.real).over(named)
-            parts = (np.broadcast_to(p, whole) for p in over.parts)
+            rows = {_own(d): row for d, row in zip(dims, layout, strict=True) if d is not None}
+            over = x.over([*rows, *(d for d in x.dims if d not in rows)])  # of one element
+            whole = [math.prod(sizes[p] for p in rows.get(d, ())) for d in over.dims]
             shape = [sizes[name] for name in flat(layout)]
-            arrays.append(Array(flat(layout), tuple(p.reshape(shape) for p in parts), x.real))
-        count = len(made.inputs)
-        return Reference(made.field, arrays[:count], arrays[count:])
+            parts = (np.broadcast_to(p, whole).reshape(shape) for p in over.parts)
+            arrays.append(Array(flat(layout), tuple(parts), x.real))
+        given = len(made.inputs)
+        return Reference(made.field, arrays[:given], arrays[given:])
 
-    def compared(self, graph: Graph, sizes: Sizes, seed: int, draws: int) -> Compared:
+    def compared(self, graph: ir.Graph, sizes: Sizes, seed: int, draws: int) -> Compared:
         """Compare on draws of consecutive seeds; raise VerifyError where one differs."""
         for one in range(seed, seed + draws):
             self.compare(graph, Case({}, dict(sizes)), seed=one)
         bound = verify.rounded_up(draws * self.chance(graph, sizes))
         return Compared({}, dict(sizes), seed, draws, bound)
 
-    def chance(self, graph: Graph, sizes: Sizes) -> float:
+    def chance(self, graph: ir.Graph, sizes: Sizes) -> float:
         """Return log2 of how likely one draw accepts a wrong program, at most."""
         return verify.log2_chance(self.spec, graph, {**self.stated(sizes), **sizes})
 
 
 def _own(dim: str) -> str:
-    """Return the name of a recipe's dim beside those of programs."""
-    return f"{dim}'"
+    return f"{dim}'"  # no dim of a program is called so
 
 
-def _over_inputs(choice: Choice, spec: Graph, held: Held, program: Lowered) -> Graph:
+def _over_inputs(choice: Choice, spec: ir.Graph, held: Held, program: Lowered) -> ir.Graph:
     """Return a spec with inputs in a program's order and names, numbers for those that are held."""
-    builder = Builder(Level.KERNEL)
+    builder = ir.Builder(ir.Level.KERNEL)
     names = {
         name: node.name for (name, _), node in zip(choice.inputs, program.graph.inputs, strict=True)
     }
@@ -140,13 +122,13 @@ def _over_inputs(choice: Choice, spec: Graph, held: Held, program: Lowered) -> G
         if node in given and not type_.dtype.is_real:
             raise VerifyError(f"{node.name} holds {type_.dtype.value}")
         if node.name in held:
-            value, scalar = held[node.name], Value(node.name, TensorType((), type_.dtype))
+            value, scalar = held[node.name], ir.Value(node.name, ir.TensorType((), type_.dtype))
             if isinstance(value, str):
-                node = Node("size", (), (scalar,), over=value)
+                node = ir.Node("size", (), (scalar,), over=value)
             else:
-                node = Node("const", (), (scalar,), value=value)
+                node = ir.Node("const", (), (scalar,), value=value)
             dims = ()
-        out = Value(names.get(node.name, node.name), TensorType(dims, type_.dtype))
+        out = ir.Value(names.get(node.name, node.name), ir.TensorType(dims, type_.dtype))
         args = tuple(names.get(a, a) for a in node.args)
         builder.add(replace(node, args=args, outs=(out,), over=node.over and _own(node.over)))
     return builder.graph(spec.outputs)
@@ -187,35 +169,31 @@ class Terms:
                 "inputs that the graph lacks can be held at a value: --hold eps=0,norm_weight=1",
             )
         fitting = False
-        specs: dict[tuple[int, ...], Graph] = {}
+        specs: dict[tuple[int, ...], ir.Graph] = {}
         for choice, extents in itertools.islice(_choices(free, results, program), MOST_CHOICES):
             sizes = {name: extents.get(name, 1) for name in recipe.static_dims}
             key = tuple(sizes.values())
-            specs[key] = specs.get(key) or trace(recipe, Shape("a checkpoint", sizes), DType.FP16)
+            specs[key] = specs.get(key) or trace(
+                recipe, Shape("a checkpoint", sizes), ir.DType.FP16
+            )
             with contextlib.suppress(VerifyError, GraphError):
                 bound = Bound(choice, specs[key], self.held, program)
                 fitting = True
                 yield bound
         if not fitting:
-            theirs = ", ".join(str(shape(layout, program)) for layout in program.inputs)
+            theirs = ", ".join(map(str, program.shapes[: len(free)]))
             raise VerifyError(
                 f"no input of {recipe.name} fits: it takes {ours}, the graph {theirs}"
             )
-
-
-def shape(layout: Layout, program: Lowered) -> list[int]:
-    """Return the positional extents of an input or result."""
-    return [math.prod(program.extents[part] for part in row) for row in layout]
 
 
 def _choices(
     free: Mapping[str, Row], results: Sequence[Row], program: Lowered
 ) -> Iterator[tuple[Choice, dict[str, int]]]:
     """Yield the choices in which extents agree, with the extents of the recipe's dims."""
-    shapes = [shape(layout, program) for layout in (*program.inputs, *program.outputs)]
     for order in itertools.islice(itertools.permutations(free), MOST_ORDERS):
         wanted = [*(free[name] for name in order), *results]
-        for found, extents in _named(list(zip(wanted, shapes, strict=True)), {}):
+        for found, extents in _named(list(zip(wanted, program.shapes, strict=True)), {}):
             inputs = tuple(zip(order, found, strict=False))
             yield Choice(inputs, tuple(found[len(order) :])), extents
 
@@ -283,43 +261,40 @@ def prove(bound: Bound) -> Proof:
 
 
 def scaled(
-    graph: Graph, small: Small, ties: Sequence[Sequence[Row]] = ()
-) -> tuple[Graph, dict[str, int]]:
+    graph: ir.Graph, small: Small, ties: Sequence[Sequence[Row]] = ()
+) -> tuple[ir.Graph, dict[str, int]]:
     """Return the graph with small tiles, and the extents of all its dims.
 
-    The rows of a tie, which are one dim of the recipe, keep equal extents. No rule says how to
-    scale dims that one axis cuts into equally many tiles, nor tied rows that are cut or consist of
-    several dims: they stay. Raises VerifyError for a graph that stays too large.
+    The rows of a tie, which are one dim of the recipe, keep equal extents. Raises VerifyError for a
+    graph that stays too large.
     """
     sizes, axes = sizes_of(graph), list(_axes_of(graph))
     cuts: dict[str, list[int]] = {}
     for axis, _ in axes:
         cuts.setdefault(axis.dim, []).append(axis.tile)
-    alike = [({axis.dim, *others}, True) for axis, others in axes if others]
+    # No rule says how to scale dims that one axis cuts into equally many tiles, nor tied rows that
+    # are cut or consist of several dims: they stay.
+    fixed = {d for axis, others in axes if others for d in (axis.dim, *others)}
+    groups = {dim: {dim} for dim in sizes}
     for tie in ties:
         parts = {part for row in tie for part in row}
-        alike.append((parts, bool(parts & set(cuts)) or any(len(row) != 1 for row in tie)))
-    groups = {dim: {dim} for dim in sizes}
-    for dims, _ in alike:
-        group = dims.union(*(groups[d] for d in dims))
+        if parts & {*cuts, *fixed} or any(len(row) != 1 for row in tie):
+            fixed |= parts
+        group = parts.union(*(groups[d] for d in parts))
         groups.update(dict.fromkeys(group, group))
-    fixed = {d for dims, stays in alike if stays for d in dims}
     tiles: dict[str, dict[int, int]] = {}
-    for number, (dim, extent) in enumerate(list(sizes.items())):
-        if groups[dim] & fixed:
-            continue
+    numbers = {dim: number for number, dim in enumerate(sizes)}
+    for dim in (d for d in numbers if not groups[d] & fixed):
         if dim in cuts:
             tiles[dim] = _small_tiles(cuts[dim], small.elements)
-            most = extent // math.lcm(*cuts[dim])
+            most = sizes[dim] // math.lcm(*cuts[dim])
             sizes[dim] = math.lcm(*tiles[dim].values()) * min(most, small.tiles)
-        elif dim == (first := next(d for d in sizes if d in groups[dim])):
-            sizes[dim] = min(extent, small.whole[number % len(small.whole)])
         else:
-            sizes[dim] = sizes[first]
+            first = min(numbers[d] for d in groups[dim])
+            sizes[dim] = min(sizes[dim], small.whole[first % len(small.whole)])
     made = replace(graph, nodes=tuple(_with_tiles(n, tiles) for n in graph.nodes))
-    for axis, _ in _axes_of(made):
-        if axis.reduced:
-            sizes[parts_of(axis.dim)] = count(axis, sizes[axis.dim])
+    for axis in (a for a, _ in _axes_of(made) if a.reduced):
+        sizes[ir.parts_of(axis.dim)] = ir.count(axis, sizes[axis.dim])
     if _work_of(made, sizes) > MOST_WORK:
         raise VerifyError(
             "the graph is too large to prove: it cuts dims that cannot be scaled down",
@@ -329,10 +304,7 @@ def scaled(
 
 
 def _small_tiles(tiles: Sequence[int], elements: int) -> dict[int, int]:
-    """Return a small tile for each: a few elements, twice those, ... if each divides the next.
-
-    Other tiles keep their ratios.
-    """
+    """Return a few elements for the least tile, twice those, ...; others keep their ratios."""
     ordered = sorted(set(tiles))
     least = min(elements, ordered[0])
     if all(b % a == 0 for a, b in itertools.pairwise(ordered)):
@@ -341,17 +313,17 @@ def _small_tiles(tiles: Sequence[int], elements: int) -> dict[int, int]:
     return {tile: tile // unit * min(elements, unit) for tile in ordered}
 
 
-def _work_of(graph: Graph, sizes: Sizes) -> int:
+def _work_of(graph: ir.Graph, sizes: Sizes) -> int:
     """Return how many elements the largest tensor has, or what running all tiles costs as much."""
     most = max(math.prod(sizes[d] for d in v.type.names) for n in graph.nodes for v in n.outs)
     steps = 0
     for body in (n.body for n in graph.blocks if n.body):
         axes = body.space.axes if body.space else ()
-        steps += math.prod(count(a, sizes[a.dim]) for a in axes) * len(body.nodes)
+        steps += math.prod(ir.count(a, sizes[a.dim]) for a in axes) * len(body.nodes)
     return max(most, ELEMENTS_PER_STEP * steps)
 
 
-def _axes_of(graph: Graph) -> Iterator[tuple[Axis, set[str]]]:
+def _axes_of(graph: ir.Graph) -> Iterator[tuple[ir.Axis, set[str]]]:
     """Yield every axis of every block graph, and which other dims than its own it cuts."""
     for body in (n.body for n in graph.blocks if n.body):
         for i, axis in enumerate(body.space.axes if body.space else ()):
@@ -359,10 +331,10 @@ def _axes_of(graph: Graph) -> Iterator[tuple[Axis, set[str]]]:
             yield axis, {dim for dim in named if dim} - {axis.dim}
 
 
-def _with_tiles(node: Node, tiles: Mapping[str, Mapping[int, int]]) -> Node:
+def _with_tiles(node: ir.Node, tiles: Mapping[str, Mapping[int, int]]) -> ir.Node:
     if node.body is None or node.body.space is None:
         return node
     space = node.body.space
     cut = [replace(a, tile=tiles.get(a.dim, {}).get(a.tile, a.tile)) for a in space.axes]
-    made = Space(tuple(cut[: len(space.grid)]), cut[-1] if space.loop else None)
+    made = ir.Space(tuple(cut[: len(space.grid)]), cut[-1] if space.loop else None)
     return replace(node, body=replace(node.body, space=made))

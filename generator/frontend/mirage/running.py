@@ -1,11 +1,9 @@
 """What can be called, drawn and written: a recorded kernel graph, or a muGraph that was found.
 
-CPU tensors run in the interpreter: it computes in fp32 and rounds where the graph stores. Blocks
-run one after another, iteration by iteration: this shows what a graph computes, not how fast.
-
-GPU tensors run the library's compiled op that computes the same, if there is one. A recipe of the
-catalog may have inputs that the graph lacks: they are held at the value that makes them do nothing
-(eps 0, a weight of 1). That graph and recipe are then equal is proved, not assumed.
+CPU tensors run in the interpreter, block by block: it computes in fp32 and rounds where the graph
+stores. GPU tensors run the library's compiled op that computes the same, if there is one. A recipe
+may have inputs that the graph lacks: they are held at the value that makes them do nothing (eps 0,
+a weight of 1). That graph and recipe are then equal is proved, not assumed.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,8 +21,7 @@ import numpy as np
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.declarations import dims_of
-from mirage_kernels.generator.frontend.mirage.drawing import write_drawing
-from mirage_kernels.generator.frontend.mirage.proofs import Choice, Held, Terms, prove
+from mirage_kernels.generator.frontend.mirage.proofs import Bound, Held, Terms, prove
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Extents, Program, Tensor
 from mirage_kernels.generator.ir import DType, with_precision
@@ -49,6 +45,10 @@ class Runnable(ABC):
     def lowered(self) -> Lowered:
         """Return the graph with named dims, and which dims inputs and results have."""
 
+    def mathematics(self) -> Lowered:
+        """Return the simplest graph that this one is equal to."""
+        return self.lowered()
+
     def choices(self) -> Sequence[Runnable]:
         """Return the graphs that compute this, best first: the first that can be planned counts."""
         return [self]
@@ -65,22 +65,14 @@ class Runnable(ABC):
         compiled kernel computes this graph.
         """
         _check_arguments(inputs, self.program.inputs)
-        if inputs[0].device.type == "cpu":
-            return run_on_cpu(self.lowered(), inputs, self.program)
-        return self.run_compiled(inputs)
-
-    def run_compiled(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run on GPU tensors; which compiled op computes the graph is found once."""
         lowered = self.lowered()
+        if inputs[0].device.type == "cpu":
+            return run_on_cpu(lowered, inputs, self.program)
         known: tuple[Lowered, Run] | None = self.__dict__.get("_compiled")
-        if known is None or known[0] is not lowered:
+        if known is None or known[0] is not lowered:  # which op computes it is found once
             known = (lowered, find_compiled(self.mathematics(), self.program))
             self.__dict__["_compiled"] = known
         return known[1](inputs)
-
-    def mathematics(self) -> Lowered:
-        """Return the simplest graph that this one is equal to."""
-        return self.lowered()
 
     def get_input_dtensors(self) -> list[Tensor]:
         """Return the inputs in order."""
@@ -100,16 +92,18 @@ class Runnable(ABC):
 
     def visualize(self, file_name: str) -> list[Path]:
         """Draw the graph: writes `file_name`.dot and .txt (and .svg where graphviz is there)."""
+        from mirage_kernels.generator.frontend.mirage.sources import write_drawing
+
         return write_drawing(self.lowered().graph, Path(file_name))
 
     def generate_triton_program(self, file_path: str) -> None:
         """Write the graph as a Triton program; raise PlanError where the planner cannot."""
-        from mirage_kernels.generator.frontend.mirage.sources import triton_text
+        from mirage_kernels.generator.frontend.mirage.sources import generate_triton_program
 
         path = Path(file_path)
         if not path.parent.is_dir():
             raise MirageError(f"folder {path.parent} does not exist", f"mkdir -p {path.parent}")
-        path.write_text(triton_text(self))
+        path.write_text(generate_triton_program(self)["code"])
 
 
 def convert_dtype_to_torch_type(dtype: DType) -> torch.dtype:
@@ -147,69 +141,53 @@ def _check_arguments(given: Sequence[torch.Tensor], wanted: Sequence[Tensor]) ->
 def run_on_cpu(
     lowered: Lowered, given: Sequence[torch.Tensor], program: Program
 ) -> list[torch.Tensor]:
-    """Return a program's results on CPU tensors."""
+    """Return a program's results on CPU tensors, in memory as `mark_output` wants them."""
+    import torch
+
     graph = with_precision(lowered.graph, program.inputs[0].dtype)
     sizes = sizes_of(graph)
     arrays = []
-    for x, layout in zip(given, lowered.inputs, strict=True):
-        names = flat(layout)
+    for x, names in zip(given, map(flat, lowered.inputs), strict=True):
         data = x.detach().float().reshape([sizes[n] for n in names])
         arrays.append(Array(names, (np.asarray(data.numpy()),)))
     made = results(graph, arrays, array_reading(STORAGE, sizes))
-    named = zip(made, lowered.outputs, program.outputs, strict=True)
-    return [_tensor(x.over(flat(layout)), tensor) for x, layout, tensor in named]
-
-
-def _tensor(x: Array, wanted: Tensor) -> torch.Tensor:
-    """Return a result in its element type, in memory as `mark_output` wants it."""
-    import torch
-
-    data = round_to(np.asarray(x.parts[0], np.float32), wanted.dtype)
-    whole = torch.from_numpy(np.ascontiguousarray(data)).reshape(wanted.dims)
-    stored = whole.to(convert_dtype_to_torch_type(wanted.dtype))
-    if not wanted.strides:
-        return stored
-    last = sum((n - 1) * s for n, s in zip(wanted.dims, wanted.strides, strict=True))
-    room = torch.empty(max(1 + last, math.prod(wanted.dims)), dtype=stored.dtype)
-    return torch.as_strided(room, wanted.dims, wanted.strides).copy_(stored)
+    found = []
+    for array, layout, wanted in zip(made, lowered.outputs, program.outputs, strict=True):
+        parts = np.asarray(array.over(flat(layout)).parts[0], np.float32)
+        whole = torch.from_numpy(np.ascontiguousarray(round_to(parts, wanted.dtype)))
+        stored = whole.reshape(wanted.dims).to(convert_dtype_to_torch_type(wanted.dtype))
+        if wanted.strides:
+            last = sum((n - 1) * s for n, s in zip(wanted.dims, wanted.strides, strict=True))
+            room = torch.empty(max(1 + last, math.prod(wanted.dims)), dtype=stored.dtype)
+            stored = torch.as_strided(room, wanted.dims, wanted.strides).copy_(stored)
+        found.append(stored)
+    return found
 
 
 # What inputs of the catalog's recipes do nothing at; L: every sequence is as long as its keys.
 NEUTRAL: Held = {
+    **dict.fromkeys(("scale", "norm_weight", "q_weight", "k_weight"), 1.0),
     "eps": 0.0,
-    "scale": 1.0,
-    "norm_weight": 1.0,
-    "q_weight": 1.0,
-    "k_weight": 1.0,
     "seq_lens": "L",
 }
 Run = Callable[[Sequence["torch.Tensor"]], list["torch.Tensor"]]
-
-
-@dataclass(frozen=True)
-class Match:
-    """A recipe that computes a graph, how its inputs are bound, and what the others are held at."""
-
-    recipe: Recipe
-    choice: Choice
-    held: Held
 
 
 def find_compiled(lowered: Lowered, program: Program) -> Run:
     """Return a function that runs a graph on GPU tensors; raise MirageError where none can."""
     import mirage_kernels
 
-    for match in matches(lowered, catalog()):
-        if match.recipe.name in mirage_kernels.__all__:
-            return partial(call, match, program)
+    for recipe, bound in matches(lowered, catalog()):
+        if recipe.name in mirage_kernels.__all__:
+            return partial(call, recipe, bound, program)
     raise MirageError(
         "no compiled kernel of this build computes the graph on GPU tensors",
         "CPU tensors run in the interpreter; `mirage-kernels list` shows the compiled kernels",
     )
 
 
-def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[Match]:
-    """Yield the recipes that a graph provably computes, inputs that it lacks held."""
+def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[tuple[Recipe, Bound]]:
+    """Yield the recipes that a graph provably computes, bound to it, inputs that it lacks held."""
     for recipe in recipes.values():
         lacking = len(recipe.inputs) - len(lowered.inputs)
         neutral = [name for name in recipe.inputs if name in NEUTRAL]
@@ -219,24 +197,25 @@ def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[Match]:
                 for bound in list(Terms(recipe, held).bindings(lowered)):
                     with contextlib.suppress(MirageError):  # not equal
                         prove(bound)
-                        yield Match(recipe, bound.choice, held)
+                        yield recipe, bound
                         break
 
 
-def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def call(
+    recipe: Recipe, bound: Bound, program: Program, given: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     """Call a compiled op in place of a graph; the op raises for what its kernels do not cover."""
     import torch
 
     import mirage_kernels
 
-    recipe, choice = match.recipe, match.choice
     arguments: dict[str, torch.Tensor | float] = {}
     sizes: dict[str, int] = {}
-    for x, tensor, (name, dims) in zip(given, program.inputs, choice.inputs, strict=True):
+    for x, tensor, (name, dims) in zip(given, program.inputs, bound.choice.inputs, strict=True):
         stated = dims_of(recipe.inputs[name])
-        arguments[name] = y = turned(x.reshape(tensor.dims), dims, stated).contiguous()
+        arguments[name] = y = _turned(x.reshape(tensor.dims), dims, stated).contiguous()
         sizes.update(zip(stated, y.shape, strict=True))
-    for name, value in match.held.items():
+    for name, value in bound.held.items():
         number = sizes[value] if isinstance(value, str) else value
         text, like = recipe.inputs[name], given[0]
         arguments[name] = float(number)
@@ -245,17 +224,14 @@ def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[
             dtype = torch.int32 if text.endswith("int32") else like.dtype
             arguments[name] = torch.full(shape, number, dtype=dtype, device=like.device)
     made = getattr(mirage_kernels, recipe.name)(*(arguments[name] for name in recipe.inputs))
-    (dims,), (tensor,) = choice.outputs, program.outputs
+    (dims,), (tensor,) = bound.choice.outputs, program.outputs
     wanted = [d for d in dims if d is not None]
     ours = [d if d in wanted else None for d in recipe.output.split()]
-    return [turned(made, ours, wanted).reshape(tensor.dims)]
+    return [_turned(made, ours, wanted).reshape(tensor.dims)]
 
 
-def turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -> torch.Tensor:
-    """Return a tensor with its dims in another order, those that it lacks of extent 1.
-
-    `dims` are None where the extent is 1.
-    """
+def _turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -> torch.Tensor:
+    """Return a tensor with its dims in another order; those that it lacks, or None, are of 1."""
     named = [d for d in dims if d is not None]
     x = x.reshape([n for n, d in zip(x.shape, dims, strict=True) if d is not None])
     index = tuple(slice(None) if d in named else None for d in wanted)

@@ -1,4 +1,4 @@
-"""Sources of a muGraph: its Triton program, its CUDA kernel, as far as the planner goes.
+"""A graph as files: drawings for Graphviz, the Triton program and the CUDA kernel of a muGraph.
 
 The planner streams weights `[N, K]` past rows of tokens. Inputs that lie otherwise are transposed
 by the program's host function `execute_mugraph`, which takes tensors as `new_input` declared them.
@@ -6,35 +6,53 @@ by the program's host function `execute_mugraph`, which takes tensors as `new_in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from mirage_kernels.generator import ir
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.part import Header
+from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.emit.triton import emit_triton
-from mirage_kernels.generator.errors import MirageError, PlanError
+from mirage_kernels.generator.errors import FileError, MirageError, PlanError
 from mirage_kernels.generator.frontend.mirage.running import Runnable
-from mirage_kernels.generator.frontend.positional.lower import Lowered
-from mirage_kernels.generator.ir import (
-    Graph,
-    Node,
-    TensorType,
-    Value,
-    check,
-)
+from mirage_kernels.generator.frontend.positional.lower import Lowered, flat
+from mirage_kernels.generator.ir.text import node_text
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.headers import mugraph_words
 from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.target import target
 
 NAME = "mugraph"  # of the emitted functions
 
 
 def generate_triton_program(graph: Runnable, target_cc: int | None = None) -> dict[str, str]:
-    """Return {"code": the Triton program}; `target_cc` is taken and not needed."""
-    return {"code": triton_text(graph)}
+    """Return {"code": the Triton program}; `target_cc` is taken and not needed.
+
+    Its function `execute_mugraph` takes tensors as `new_input` declared them. Raises PlanError
+    where no kernel can be planned.
+    """
+    kernel, lowered = _planned(graph)
+    arguments, lines = ", ".join(n.name for n in lowered.graph.inputs), []
+    inputs = zip(lowered.graph.inputs, lowered.inputs, kernel.program.inputs, strict=True)
+    for node, layout, operand in inputs:
+        theirs = flat(layout)
+        extents = ", ".join(str(node.out.type.dim(name).size) for name in theirs)
+        order = tuple(theirs.index(name) for name in operand.type.names)
+        turned = "" if list(order) == sorted(order) else f".permute{order}.contiguous()"
+        lines.append(f"    {node.name} = {node.name}.reshape({extents}){turned}")
+    host = [
+        f"\n\ndef execute_mugraph({arguments}):",
+        '    """Return the results for tensors as `new_input` declared them."""',
+        *lines,
+        f"    return [{NAME}({arguments})]\n",
+    ]
+    return {"code": emit_triton(kernel) + "\n".join(host)}
 
 
 def generate_cuda_program(
@@ -46,38 +64,12 @@ def generate_cuda_program(
     """Return {"code": the CUDA source} of the default architecture's kernel.
 
     The kernel is made for csrc/tile and called through the library's dispatch; Mirage's other
-    options are taken and decided by the planner.
+    options are taken and decided by the planner. Raises PlanError where none can be planned.
     """
-    kernel, _ = planned(graph)
-    return {"code": emit_cuda(kernel)}
+    return {"code": emit_cuda(_planned(graph)[0])}
 
 
-def triton_text(graph: Runnable) -> str:
-    """Return a Triton program; its function `execute_mugraph` takes tensors as declared."""
-    kernel, lowered = planned(graph)
-    arguments, lines = [], []
-    inputs = zip(lowered.graph.inputs, lowered.inputs, kernel.program.inputs, strict=True)
-    for node, layout, operand in inputs:
-        arguments.append(node.name)
-        theirs = [name for row in layout for name in row]
-        extents = ", ".join(str(node.out.type.dim(name).size) for name in theirs)
-        order = tuple(theirs.index(name) for name in operand.type.names)
-        turned = "" if list(order) == sorted(order) else f".permute{order}.contiguous()"
-        lines.append(f"    {node.name} = {node.name}.reshape({extents}){turned}")
-    return emit_triton(kernel) + "\n".join(
-        [
-            "",
-            "",
-            f"def execute_mugraph({', '.join(arguments)}):",
-            '    """Return the results for tensors as `new_input` declared them."""',
-            *lines,
-            f"    return [{NAME}({', '.join(arguments)})]",
-            "",
-        ]
-    )
-
-
-def planned(graph: Runnable) -> tuple[Kernel, Lowered]:
+def _planned(graph: Runnable) -> tuple[Kernel, Lowered]:
     """Return the first kernel that can be planned: of the graph, or of the muGraphs found.
 
     Raises PlanError with the reason for the best one when there is none.
@@ -86,7 +78,7 @@ def planned(graph: Runnable) -> tuple[Kernel, Lowered]:
     for choice in graph.choices():
         lowered = choice.lowered()
         try:
-            program = tile_program(NAME, with_threads(streamed(lowered)))
+            program = tile_program(NAME, with_threads(_streamed(lowered.graph)))
             schedules = variants(program, target(DEFAULT_ARCH))
         except PlanError as error:
             first = first or error
@@ -103,27 +95,91 @@ def planned(graph: Runnable) -> tuple[Kernel, Lowered]:
     ) from first
 
 
-def streamed(lowered: Lowered) -> Graph:
+def _streamed(graph: ir.Graph) -> ir.Graph:
     """Return the graph as the planner wants it: tokens dynamic, the loop's dim last in memory."""
-    graph = lowered.graph
-    loops = {
-        n.body.space.loop.dim for n in graph.blocks if n.body and n.body.space and n.body.space.loop
-    }
+    spaces = [n.body.space for n in graph.blocks if n.body and n.body.space]
+    loops = {space.loop.dim for space in spaces if space.loop}
     others = {d for n in graph.inputs[1:] for d in n.out.type.names}
     tokens = set(graph.inputs[0].out.type.names) - others - loops
 
-    def type_of(type_: TensorType, *, ordered: bool) -> TensorType:
-        dims = [replace(d, dynamic=d.name in tokens) for d in type_.dims]
-        if ordered:
-            dims.sort(key=lambda d: (d.name in loops, not d.dynamic))
-        return TensorType(tuple(dims), type_.dtype)
-
-    def node_of(node: Node, *, top: bool) -> Node:
-        ordered = node.op in ("input", "output") or (top and node.op == "block")
-        outs = tuple(Value(v.name, type_of(v.type, ordered=ordered)) for v in node.outs)
+    def retyped(node: ir.Node, *, top: bool) -> ir.Node:
+        outs = []
+        for name, type_ in ((v.name, v.type) for v in node.outs):
+            dims = [replace(d, dynamic=d.name in tokens) for d in type_.dims]
+            if node.op in ("input", "output") or (top and node.op == "block"):
+                dims.sort(key=lambda d: (d.name in loops, not d.dynamic))
+            outs.append(ir.Value(name, ir.TensorType(tuple(dims), type_.dtype)))
         body = node.body
         if body is not None:
-            body = replace(body, nodes=tuple(node_of(n, top=False) for n in body.nodes))
-        return replace(node, outs=outs, body=body)
+            body = replace(body, nodes=tuple(retyped(n, top=False) for n in body.nodes))
+        return replace(node, outs=tuple(outs), body=body)
 
-    return check(replace(graph, nodes=tuple(node_of(n, top=True) for n in graph.nodes)))
+    return ir.check(replace(graph, nodes=tuple(retyped(n, top=True) for n in graph.nodes)))
+
+
+_COLOURS = {  # of what runs when
+    ir.Phase.BEFORE: "#eef3fb",
+    ir.Phase.LOOP: "#d9e7fd",
+    ir.Phase.AFTER: "#fbe9d7",
+    ir.Phase.JOINED: "#f6d5d5",
+}
+
+
+def write_drawing(graph: ir.Graph, base: Path) -> list[Path]:
+    """Write a graph as text and for Graphviz, and as SVG where `dot` is installed."""
+    if not base.parent.is_dir():
+        raise FileError(f"folder {base.parent} does not exist", f"mkdir -p {base.parent}")
+    text, dot, svg = (base.with_name(f"{base.name}.{end}") for end in ("txt", "dot", "svg"))
+    text.write_text(ir.to_text(graph) + "\n")
+    lines, edges = _drawn(graph)
+    head = ["digraph muGraph {", '  node [shape=box, fontname="Helvetica"];']
+    dot.write_text("\n".join([*head, *lines, *edges, "}", ""]))
+    program = shutil.which("dot")
+    if program is None:
+        return [text, dot]
+    subprocess.run([program, "-Tsvg", str(dot), "-o", str(svg)], check=True, capture_output=True)
+    return [text, dot, svg]
+
+
+def _drawn(
+    graph: ir.Graph, prefix: str = "", bound: Iterable[tuple[str, ir.TensorType]] = ()
+) -> tuple[list[str], list[str]]:
+    """Return a graph's nodes and edges in Graphviz's language; edges carry the types of tensors.
+
+    Kernels are boxes around what their blocks do, whose inputs are `bound` to drawn nodes.
+    """
+    lines: list[str] = []
+    edges: list[str] = []
+    sources: dict[str, str] = {}  # the drawn node that makes a value
+    phases = ir.phases_of(graph) if prefix else {}
+    outer = iter(bound)
+    results = [
+        ir.Node("result", (o,), (replace(graph.values[o], name=f"out {o}"),)) for o in graph.outputs
+    ]
+    for node in (*graph.nodes, *([] if prefix else results)):
+        name = prefix + node.name
+        taken = [(sources[a], graph.values[a].type) for a in node.args]
+        sources |= {v.name: prefix + v.name for v in node.outs}
+        if node.op == "block" and node.body is not None:
+            inner, within = _drawn(node.body, f"{name}: ", taken)
+            _, grid, *_ = ir.to_text(replace(graph, nodes=(node,))).split("\n")
+            lines.append(f"  subgraph {_quoted(f'cluster {name}')} {{")
+            lines += [f"    label={_quoted(grid.strip())};", *inner, "  }"]
+            edges += within
+            made = zip(node.outs, node.body.outputs, strict=True)
+            sources |= {v.name: f"{name}: {output}" for v, output in made}
+            continue
+        if node.op == "input" and prefix:
+            taken = [next(outer)]
+        phase = phases.get(node.name)
+        colour = "white" if phase is None else _COLOURS[phase]
+        style = f'style=filled, fillcolor="{colour}"'
+        lines.append(f"    {_quoted(name)} [label={_quoted(node_text(node))}, {style}];")
+        for source, type_ in taken:
+            label = _quoted(str(type_))
+            edges.append(f"  {_quoted(source)} -> {_quoted(name)} [label={label}];")
+    return lines, edges
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

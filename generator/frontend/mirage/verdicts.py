@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mirage_kernels.generator.errors import GraphError, MirageError, SearchError, VerifyError
 from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
-from mirage_kernels.generator.frontend.mirage.proofs import Bound, Choice, Terms, prove, shape
+from mirage_kernels.generator.frontend.mirage.proofs import Bound, Choice, Terms, prove
 from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.search.verify import Proof
@@ -93,10 +93,9 @@ def recalled(path: Path, spec: Lowered) -> list[Lowered]:
     """
     graphs = read_checkpoint(path)
     found = []
-    for one in graphs:
-        with contextlib.suppress(MirageError):  # refused: not parsed, or not equal
-            if isinstance(one, Program):
-                program = lower(one)
+    for program in (parsed(i, graph).program for i, graph in enumerate(graphs)):
+        with contextlib.suppress(MirageError):  # refused: not equal
+            if program is not None:
                 proof_of(program, spec)
                 found.append(program)
     if not found:
@@ -112,12 +111,11 @@ def proof_of(program: Lowered, spec: Lowered) -> Proof:
 
     Tensors are compared in order. Raises VerifyError where they differ.
     """
-    ours, theirs = (
-        [shape(layout, one) for layout in (*one.inputs, *one.outputs)] for one in (program, spec)
-    )
-    if ours != theirs:
+    if program.shapes != spec.shapes:
         raise VerifyError("the programs take or give tensors of other extents")
     layouts = (*spec.inputs, *spec.outputs)
+    if any(len(row) > 1 for layout in layouts for row in layout):
+        raise VerifyError("a dim of the recorded program is several dims of its graph")
     dims = [tuple(row[0] if row else None for row in layout) for layout in layouts]
     names = [n.name for n in spec.graph.inputs]
     choice = Choice(tuple(zip(names, dims, strict=False)), tuple(dims[len(names) :]))

@@ -5,11 +5,10 @@ matrix product says that two dims are the same factors. A dim that holds the res
 blocks side by side has one factor for the blocks and one for what each of them made. Factors begin
 as whole dims of the program's inputs and are joined or split where the program asks for it.
 
-A tile is a value of the graph under construction. It says which factors each positional dim is made
-of and how grid axes and the loop have cut them. A factor that is cut into as many parts as it has
-elements is `whole` cut: the tile has one element along it, no positional dim shows it, but the
-value still varies with it. Two operands that meet may both vary with one axis: then the factors
-which that axis cuts are the same coordinate and are joined.
+A tile is a value of the graph under construction, and how grid axes and the loop have cut its
+factors. A factor that is cut into as many parts as it has elements is `whole` cut: no positional
+dim of the tile shows it, but the value still varies with it. Two operands that meet may both vary
+with one axis: then the factors which that axis cuts are the same coordinate and are joined.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Factors:
     """
 
     sizes: list[int] = field(default_factory=list)
-    means: list[Row | None] = field(default_factory=list)  # None: still a factor of its own
+    means: dict[Factor, Row] = field(default_factory=dict)  # of those that were joined or split
     first: dict[tuple[int, int], Factor] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
@@ -51,21 +50,18 @@ class Factors:
 
     def of_input(self, tensor: int, position: int, extent: int) -> Row:
         """Return the factors of a dim of one of the program's inputs."""
-        key = (tensor, position)
-        if key not in self.first:
-            self.first[key] = self._new(extent)
-        return self._leaves(self.first[key])
+        if (tensor, position) not in self.first:
+            self.first[tensor, position] = self._new(extent)
+        return self._leaves(self.first[tensor, position])
 
     def _new(self, size: int) -> Factor:
         self.sizes.append(size)
-        self.means.append(None)
         return len(self.sizes) - 1
 
     def _leaves(self, factor: Factor) -> Row:
-        meaning = self.means[factor]
-        if meaning is None:
+        if factor not in self.means:
             return (factor,)
-        return tuple(leaf for part in meaning for leaf in self._leaves(part))
+        return tuple(leaf for part in self.means[factor] for leaf in self._leaves(part))
 
     def extent(self, row: Sequence[Factor]) -> int:
         """Return the number of elements along a row of factors."""
@@ -163,8 +159,8 @@ class Scope:
         for node in self.builder.nodes:
             if node.op == "const" and node.value == value:
                 return node.name
-        name = self.builder.free_name("const")
-        return self.builder.add(Node("const", (), (Value(name, SCALAR),), value=value))
+        out = Value(self.builder.free_name("const"), SCALAR)
+        return self.builder.add(Node("const", (), (out,), value=value))
 
     def product(self, row: Sequence[Factor]) -> str:
         """Return the name of the extent of a row of factors; "" of none."""
@@ -180,10 +176,6 @@ class Scope:
         """Say whether a cut leaves a single element."""
         return self.factors.sizes[cut.factor] == cut.count
 
-    def hidden(self, tile: Tile, axis: str) -> list[Factor]:
-        """Return the factors along which a tile has one element because of an axis."""
-        return [c.factor for c in tile.along(axis) if self.is_whole(c)]
-
     def stand_apart(self, cut: Cut | None, why: str) -> None:
         """Make a cut a whole one: its factor falls into the parts and what is in a part."""
         if cut is not None and not self.is_whole(cut):
@@ -191,9 +183,8 @@ class Scope:
 
     def uncut(self, tile: Tile, row: Row, why: str) -> None:
         """Make sure that no grid axis cuts the factors of a row that is about to be reduced."""
-        for factor in row:
-            cut = tile.cut(factor)
-            if cut is not None and cut.axis != LOOP:
+        for cut in tile.cuts:
+            if cut.factor in row and cut.axis != LOOP:
                 self.stand_apart(cut, why)
 
     def meet(self, a: tuple[Tile, Row], b: tuple[Tile, Row], why: str) -> None:

@@ -12,7 +12,9 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
+from mirage_kernels.generator import ir
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.dims import (
     LOOP,
@@ -31,40 +33,24 @@ from mirage_kernels.generator.frontend.positional.program import (
     Step,
     Tensor,
 )
-from mirage_kernels.generator.ir import (
-    Axis,
-    Builder,
-    Dim,
-    DType,
-    Graph,
-    Level,
-    Node,
-    Space,
-    TensorType,
-    Value,
-    check,
-    tile_type,
-    with_precision,
-)
 from mirage_kernels.generator.ir.infer import extents_of
 
 Layout = tuple[tuple[str, ...], ...]  # names of the dims that each positional dim consists of
-MOST_READINGS = 10_000
 
 
 @dataclass(frozen=True)
 class Lowered:
     """A program's graph, and which of its dims each positional dim of inputs and results is."""
 
-    graph: Graph
+    graph: ir.Graph
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
 
     @property
-    def extents(self) -> dict[str, int]:
-        """Extents of all dims of inputs and results."""
-        types = [n.out.type for n in self.graph.inputs]
-        return extents_of([*types, *(self.graph.values[o].type for o in self.graph.outputs)])
+    def shapes(self) -> list[list[int]]:
+        """Positional extents of the inputs, then of the results."""
+        sizes, layouts = sizes_of(self.graph), (*self.inputs, *self.outputs)
+        return [[prod(sizes[part] for part in row) for row in layout] for layout in layouts]
 
 
 def flat(layout: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -72,7 +58,7 @@ def flat(layout: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(name for row in layout for name in row)
 
 
-def sizes_of(graph: Graph) -> dict[str, int]:
+def sizes_of(graph: ir.Graph) -> dict[str, int]:
     """Return the extent of every dim of a kernel graph's tensors."""
     return extents_of([value.type for value in graph.values.values()])
 
@@ -80,14 +66,13 @@ def sizes_of(graph: Graph) -> dict[str, int]:
 def lower(program: Program) -> Lowered:
     """Return a program's checked graph; raise GraphError for what has no meaning in named dims."""
     factors = Factors()
-    for _ in range(MOST_READINGS):
+    while True:  # ends: a refinement joins two factors or splits one into smaller ones
         with contextlib.suppress(Refined):
             factors.names = _roles(_read(program, factors).graph)
             return _read(program, factors)
-    raise GraphError("the dims of the program keep falling into ever smaller factors")
 
 
-def _roles(graph: Graph) -> dict[str, str]:
+def _roles(graph: ir.Graph) -> dict[str, str]:
     """Return names for dims after what products of matrices do with them, as in BLAS.
 
     M and N are rows and columns, K is summed along, B what both operands have; D are other dims. Of
@@ -118,8 +103,7 @@ def _roles(graph: Graph) -> dict[str, str]:
 
 
 def _read(program: Program, factors: Factors) -> Lowered:
-    """Read a program once; raise Refined where factors change."""
-    scope = Scope(Builder(Level.KERNEL), factors)
+    scope = Scope(ir.Builder(ir.Level.KERNEL), factors)
     found: dict[int, Tile] = {}
     for step in program.steps:
         args = [found[a] for a in step.args]
@@ -136,11 +120,10 @@ def _read(program: Program, factors: Factors) -> Lowered:
         for tensors in (program.inputs, program.outputs)
     )
     results = [found[t.guid].name for t in program.outputs]
-    return Lowered(check(scope.builder.graph(results)), inputs, outputs)
+    return Lowered(ir.check(scope.builder.graph(results)), inputs, outputs)
 
 
 def _program_input(scope: Scope, tensor: Tensor, number: int) -> Tile:
-    """Add an input of the program, its dims in the order in which they lie in memory."""
     factors = scope.factors
     rows = tuple(factors.of_input(tensor.guid, i, n) for i, n in enumerate(tensor.dims))
     outermost_first = sorted(range(tensor.num_dims), key=lambda i: (-tensor.layout[i], i))
@@ -150,7 +133,9 @@ def _program_input(scope: Scope, tensor: Tensor, number: int) -> Tile:
             f"the program makes two dims of input {number}, {list(tensor.dims)}, one and the same",
             "a product of a square tensor with itself has no named form yet",
         )
-    type_ = TensorType(tuple(Dim(factors.name(f), factors.sizes[f]) for f in stored), tensor.dtype)
+    type_ = ir.TensorType(
+        tuple(ir.Dim(factors.name(f), factors.sizes[f]) for f in stored), tensor.dtype
+    )
     return Tile(scope.builder.input(f"in_{len(scope.builder.nodes) + 1}", type_), rows)
 
 
@@ -160,7 +145,7 @@ class _Block:
     `slots` are its grid axes, factor by factor; `storage` the element type of what it stores.
     """
 
-    def __init__(self, block: Program, outside: Scope, storage: DType) -> None:
+    def __init__(self, block: Program, outside: Scope, storage: ir.DType) -> None:
         assert block.frame is not None
         self.block, self.frame, self.storage = block, block.frame, storage
         self.outside, self.factors = outside, outside.factors
@@ -171,16 +156,16 @@ class _Block:
         steps, factors, outside = self.block.of("input"), self.factors, self.outside.builder
         cuts = [self.cuts_of(s, o) for s, o in zip(steps, operands, strict=True)]
         self.agree(cuts)
-        axes: dict[str, list[Axis]] = {}
+        axes: dict[str, list[ir.Axis]] = {}
         for axis in (*AXES, LOOP):
             for i, cut in enumerate(next(_rows_along(axis, cuts), [])):  # of the first it cuts
                 name = axis if i == 0 else f"{axis}_{i + 1}"
                 tile = factors.sizes[cut.factor] // cut.count
-                axes.setdefault(axis, []).append(Axis(name, factors.name(cut.factor), tile))
+                axes.setdefault(axis, []).append(ir.Axis(name, factors.name(cut.factor), tile))
         self.slots = [(axis, i) for axis in AXES for i in range(len(axes.get(axis, [])))]
-        space = Space(tuple(axes[a][i] for a, i in self.slots), *axes.get(LOOP, [])[:1])
+        space = ir.Space(tuple(axes[a][i] for a, i in self.slots), *axes.get(LOOP, [])[:1])
         loop_cuts = tuple(c for of_input in cuts for c in of_input if c.axis == LOOP)
-        scope = Scope(Builder(Level.BLOCK, space), factors, self.frame.loop_range, loop_cuts)
+        scope = Scope(ir.Builder(ir.Level.BLOCK, space), factors, self.frame.loop_range, loop_cuts)
         extents = extents_of([outside.types[o.name] for o in operands])
         found = {
             step.outs[0].guid: self.input(scope, replace(operand, cuts=tuple(of_input)), extents)
@@ -191,16 +176,15 @@ class _Block:
                 made = lowered(scope, step, [found[a] for a in step.args])
                 found.update(zip((t.guid for t in step.outs), made, strict=True))
         stored = [self.output(scope, found[s.args[0]], s) for s in self.block.of("output")]
-        body = with_precision(scope.builder.graph([s.name for s in stored]), self.storage)
+        body = ir.with_precision(scope.builder.graph([s.name for s in stored]), self.storage)
         names = [outside.free_name(s.name.removesuffix("_stored")) for s in stored]
         outs = tuple(
-            Value(name, body.values[s.name].type) for name, s in zip(names, stored, strict=True)
+            ir.Value(name, body.values[s.name].type) for name, s in zip(names, stored, strict=True)
         )
-        outside.add(Node("block", tuple(o.name for o in operands), outs, body=body))
+        outside.add(ir.Node("block", tuple(o.name for o in operands), outs, body=body))
         return [Tile(name, s.rows) for name, s in zip(names, stored, strict=True)]
 
     def cuts_of(self, step: Step, operand: Tile) -> list[Cut]:
-        """Return how the grid axes and the loop cut the factors of an input."""
         wanted = self.frame.cuts(step.maps, f"the input map {step.maps}")
         if step.dim != NOWHERE and self.frame.loop_range > 1:
             wanted.append((LOOP, step.dim, self.frame.loop_range))
@@ -237,8 +221,8 @@ class _Block:
     def agree(self, cuts: Sequence[Sequence[Cut]]) -> None:
         """Make every axis cut the same counts in the same order in all inputs."""
         for axis in (*AXES, LOOP):
-            first, *others = [*_rows_along(axis, cuts)] or [[]]
-            for mine, theirs in (pair for o in others for pair in zip(first, o, strict=False)):
+            rows = [*_rows_along(axis, cuts)]
+            for mine, theirs in (pair for o in rows[1:] for pair in zip(rows[0], o, strict=False)):
                 if mine.count != theirs.count:
                     small, large = sorted((mine, theirs), key=lambda c: c.count)
                     why = f"the {axis} axis of two inputs"
@@ -247,26 +231,23 @@ class _Block:
                     self.factors.split(large.factor, small.count, why)
 
     def maps(self, tile: Tile) -> tuple[str | None, ...]:
-        """Return the dims of a tile that the graph's grid axes cut."""
         cuts = [tile.along(axis)[i : i + 1] for axis, i in self.slots]
         return tuple(self.factors.name(c[0].factor) if c else None for c in cuts)
 
     def input(self, scope: Scope, tile: Tile, extents: dict[str, int]) -> Tile:
-        """Add an input of the body: a tile of an operand, cut as the tile says."""
         loop, builder, whole = tile.along(LOOP), scope.builder, self.outside.builder.types
         name = builder.free_name(f"{tile.name}_tile" if tile.cuts else tile.name)
         cut = self.factors.name(loop[0].factor) if loop else None
-        out = Value(name, whole[tile.name])
-        node = Node("input", (), (out,), cuts=self.maps(tile), loop_cut=cut)
+        out = ir.Value(name, whole[tile.name])
+        node = ir.Node("input", (), (out,), cuts=self.maps(tile), loop_cut=cut)
         assert builder.space is not None
-        type_ = tile_type(node, out.type, builder.space, extents)
-        builder.add(replace(node, outs=(Value(name, type_),)))
+        type_ = ir.tile_type(node, out.type, builder.space, extents)
+        builder.add(replace(node, outs=(ir.Value(name, type_),)))
         one = {c.factor for c in tile.cuts if scope.is_whole(c)}  # along which it has one element
         rows = tuple(tuple(f for f in row if f not in one) for row in tile.rows)
         return Tile(name, rows, tile.cuts, looped=bool(loop))
 
     def output(self, scope: Scope, tile: Tile, step: Step) -> Tile:
-        """Add an output: where each block's tile goes in the result."""
         only_values([tile], "new_output")
         what = f"the output map {step.maps}"
         if tile.looped and self.frame.loop_range > 1:
@@ -285,8 +266,8 @@ class _Block:
             for f in row
         )
         name = scope.builder.free_name(f"{tile.name}_stored")
-        value = Value(name, TensorType(full, self.storage))
-        scope.builder.add(Node("output", (tile.name,), (value,), cuts=self.maps(tile)))
+        value = ir.Value(name, ir.TensorType(full, self.storage))
+        scope.builder.add(ir.Node("output", (tile.name,), (value,), cuts=self.maps(tile)))
         return Tile(name, tuple(tuple(row) for row in rows))
 
     def place(self, tile: Tile, axis: str, dim: int | None, rows: list[list[int]]) -> None:
@@ -316,6 +297,5 @@ class _Block:
 
 
 def _rows_along(axis: str, cuts: Sequence[Sequence[Cut]]) -> Iterator[list[Cut]]:
-    """Yield what an axis cuts, for each input that it cuts."""
     rows = ([c for c in of_input if c.axis == axis] for of_input in cuts)
     return (row for row in rows if row)

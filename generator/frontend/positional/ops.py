@@ -111,11 +111,10 @@ def _mul_scalar(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
 
 
 def _clamp(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
-    """max(min(x, high), low); min(a, b) = -max(-a, -b)."""
+    # max(min(x, high), low), where min(a, b) = -max(-a, -b)
     low, high = step.numbers
-    minus = scope.emit("neg", args[0].name)
-    below = scope.emit("neg", scope.emit("max", minus, scope.number(-high)))
-    name = scope.emit("max", below, scope.number(low))
+    minus = scope.emit("max", scope.emit("neg", args[0].name), scope.number(-high))
+    name = scope.emit("max", scope.emit("neg", minus), scope.number(low))
     return [scope.made(name, args[0].rows, args, step.op)]
 
 
@@ -213,7 +212,7 @@ def _reduction_max(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]
     (a,) = args
     row = a.rows[step.dim]
     scope.uncut(a, row, step.op)
-    over = (*row, *scope.hidden(a, LOOP))
+    over = (*row, *_stepped(scope, a))
     if not over:
         raise GraphError(
             "reduction_max along a dim of one element that no loop cuts",
@@ -258,11 +257,15 @@ def _accum(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
 
 def _in_tile(scope: Scope, a: Tile, why: str) -> str:
     """Sum along what is left of the loop's dim in a tile; return the name of the sum."""
-    for factor in (factor for row in a.rows for factor in row):
-        cut = a.cut(factor)
-        if cut is not None and cut.axis == LOOP:
+    for cut in a.along(LOOP):
+        if any(cut.factor in row for row in a.rows):
             scope.stand_apart(cut, why)
-    return scope.summed(a.name, scope.hidden(a, LOOP))
+    return scope.summed(a.name, _stepped(scope, a))
+
+
+def _stepped(scope: Scope, a: Tile) -> list[int]:
+    """Return the factors along which a tile has one element because of the loop."""
+    return [c.factor for c in a.along(LOOP) if scope.is_whole(c)]
 
 
 def _iterations(scope: Scope) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from mirage_kernels.generator.errors import GraphError, MirageError
+from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.ops import result_extents
 from mirage_kernels.generator.ir import DType
 
@@ -32,7 +32,7 @@ class Tensor:
 
     def __post_init__(self) -> None:
         if self.strides and len(self.strides) != len(self.dims):
-            raise MirageError(
+            raise GraphError(
                 f"{len(self.strides)} strides are given for {len(self.dims)} dims",
                 "strides are in elements, one for each dim",
             )
@@ -136,7 +136,9 @@ class Program:
         made = [t for s in self.steps if s.op != "input" for t in s.outs]
         return self.results or [t for t in made if t.guid not in taken]
 
-    def add(self, step: Step, extents: Sequence[Extents], dtype: DType) -> list[Tensor]:
+    def add(
+        self, step: Step, extents: Sequence[Extents], dtype: DType, strides: Extents = ()
+    ) -> list[Tensor]:
         """Append a step and return its results; raise GraphError where no tensor has the dims."""
         for dims in extents:
             if not 1 <= len(dims) <= MOST_DIMS or min(dims) < 1 or prod(dims) > LARGEST:
@@ -146,18 +148,15 @@ class Program:
                     f"a tensor has 1 to {MOST_DIMS} dims, each of at least 1 element",
                 )
         first = len(self.tensors)
-        outs = [Tensor(first + i, e, dtype) for i, e in enumerate(extents)]
+        outs = [Tensor(first + i, e, dtype, strides) for i, e in enumerate(extents)]
         self.tensors += outs
         self.steps.append(replace(step, outs=tuple(outs)))
         return outs
 
     def input(self, extents: Extents, dtype: DType, strides: Extents = ()) -> Tensor:
         """Add an input of the program; strides (in elements) default to row-major."""
-        (made,) = self.add(Step("input"), [extents], dtype)
-        if strides not in ((), made.layout):
-            self.tensors[-1] = replace(made, strides=strides)
-            self.steps[-1] = Step("input", outs=(self.tensors[-1],))
-        return self.tensors[-1]
+        plain = strides == Tensor(0, extents).layout
+        return self.add(Step("input"), [extents], dtype, () if plain else strides)[0]
 
     def apply(self, step: Step, args: Sequence[Tensor]) -> list[Tensor]:
         """Add an operator; raise GraphError where its operands don't fit."""

@@ -61,7 +61,7 @@ class AttentionKnobs(Knobs):
         those of two tokens here: rows do not know of each other.
         """
         keys, tokens = self.pass_keys, min(2, self.rows) if roles.tokens else 1
-        tiles = {roles.sequences: 1, roles.heads: 1, roles.tokens: tokens}
-        tiles |= {roles.group: self.rows // tokens, roles.keys: keys}
+        tiles = {roles.sequences: 1, roles.group: self.rows // tokens}
+        tiles |= {roles.heads: 1, roles.tokens: tokens, roles.keys: keys}
         tiles[parts_of(roles.keys)] = PASSES_OF_A_SPLIT * keys
         return {dim: size for dim, size in tiles.items() if dim}

@@ -8,6 +8,8 @@ what else queries have with the rest of the keys, along a dim of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Dim, DType, Graph, Kind, Node, Phase, phases_of
@@ -26,17 +28,19 @@ from mirage_kernels.generator.schedules.attention.program import (
 from mirage_kernels.generator.schedules.attention.softmax import (
     COUNTED,
     check_hidden,
-    with_softmax_step,
+    softmax_step,
 )
 
 _ONE = {Do.QUERIES: "tile of queries", Do.KEYS: "tile of keys", Do.LENGTH: "length per sequence"}
+_ALONG_KEYS = {"peak": "running peak", "sum": "sum over keys", "contract": "product over keys"}
 
 
 def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
     """Return the attention program of a muGraph.
 
     Raises PlanError for other muGraphs: several kernels, no loop or another split, exponentials
-    without a running peak, several products with queries or values, a value with no place.
+    without a running peak, several products with queries or values, a value with no place. What is
+    done with scores is one online-softmax step, last in the loop, where that can be formed.
     """
     extra = [n for n in graph.nodes if n.op not in ("input", "iota", "size", "const", "block")]
     if len(graph.blocks) != 1 or extra:
@@ -46,9 +50,13 @@ def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
     if len(node.outs) != 1:
         raise PlanError(f"{recipe}: {node.name} stores several results, this plan takes one")
     try:
-        return with_softmax_step(_Lowering(graph, node).program(recipe))
+        program = _Lowering(graph, node).program(recipe)
     except PlanError as error:
         raise PlanError(f"{recipe}: {error.sentence}", error.hint) from None
+    with suppress(PlanError):  # without the step there are tiles of few rows only
+        step = softmax_step(program)
+        return replace(program, loop=(*(s for s in program.loop if s not in step.covers), step))
+    return program
 
 
 def _roles(node: Node, body: Graph) -> tuple[AttentionRoles, list[Node]]:
@@ -72,17 +80,12 @@ def _roles(node: Node, body: Graph) -> tuple[AttentionRoles, list[Node]]:
     require(by_sequence, f"keys are stored as [{names}], not by sequence, {keys}, head and {depth}")
     heads, rows = of_keys[2:-1], tuple(d for d in of_queries if d not in of_keys)
     names = ", ".join(d.name for d in of_queries)
-    require(
-        1 <= len(rows) <= 2
-        and of_queries == (of_keys[0], *rows[:-1], *heads, *rows[-1:], of_keys[-1]),
-        f"queries are stored as [{names}], not by sequence, token, head and group",
-    )
+    in_order = of_queries == (of_keys[0], *rows[:-1], *heads, *rows[-1:], of_keys[-1])
+    sentence = f"queries are stored as [{names}], not by sequence, token, head and group"
+    require(in_order and 1 <= len(rows) <= 2, sentence)
     for dim in (*of_keys[:-1], *rows):
-        require(
-            dim.dynamic,
-            f"{dim.name} is static, this plan takes all dims but {depth} at run time",
-            f'name it in the recipe: dynamic={{"{dim.name}": ...}}',
-        )
+        sentence = f"{dim.name} is static, this plan takes all dims but {depth} at run time"
+        require(dim.dynamic, sentence, f'name it in the recipe: dynamic={{"{dim.name}": ...}}')
     compiled = not of_keys[-1].dynamic
     require(compiled, f"{depth} is dynamic, this plan takes its extent when it is compiled")
     roles = AttentionRoles(
@@ -111,24 +114,21 @@ def _score_products(body: Graph, keys: str) -> list[Node]:
             found.append(node)
     found.sort(key=lambda node: not summed & {*node.args})
     latent = len(found) == 2 and summed & {*found[0].args} and found[0].over != found[1].over
-    sentence = f"this plan has one product of keys and queries, the muGraph {_named(found)}"
-    require(len(found) == 1 or latent, sentence)
+    _require_one([n.name for n in found[: 1 if latent else None]], "product of keys and queries")
     return found
 
 
 def _stored(operand: str, body: Graph) -> tuple[Dim, ...]:
-    """Return the dims, in storage order, of the widest input that a value is made of elementwise.
-
-    A sum or a product is a source of its own.
-    """
+    """Return the dims of the widest input that a value is made of elementwise, as it is stored."""
     node = body.producers[operand]
     if OPS[node.op].kind is Kind.ELEMENTWISE:
         return max((_stored(a, body) for a in node.args), key=len)
     return node.out.type.dims if node.op == "input" else ()
 
 
-def _named(nodes: Sequence[Node]) -> str:
-    return " and ".join(n.name for n in nodes) or "none"
+def _require_one(found: Sequence[str], words: str) -> None:
+    names = " and ".join(found) or "none"
+    require(len(found) == 1, f"this plan has one {words}, the muGraph {names}")
 
 
 class _Lowering:
@@ -143,13 +143,9 @@ class _Lowering:
         self.literals: dict[str, Literal] = {}
         self.steps: dict[Phase | None, list[Step]] = {phase: [] for phase in Phase}
         heads, group, depth = self.roles.heads, self.roles.group, self.roles.depth
-        vector, by_row = Do.VECTOR, Do.ROW_VECTORS
-        self.vectors = {(depth,): vector, (heads, depth): vector, (heads, group, depth): by_row}
-        self.peak = self.only("peak", "running peak")
-        summed, product = (
-            self.only("sum", "sum over keys"),
-            self.only("contract", "product over keys"),
-        )
+        self.vectors = {(depth,): Do.VECTOR, (heads, depth): Do.VECTOR}
+        self.vectors[heads, group, depth] = Do.ROW_VECTORS
+        self.peak, summed, product = map(self.only, _ALONG_KEYS)
         self.scores = {n.name: self.operands(n, Place.QUERIES) for n in products}
         values, self.weights = self.operands(product, Place.SCORES)
         others = [n for n in self.body.users(values) if n not in (product, *products[:-1])]
@@ -198,11 +194,11 @@ class _Lowering:
             raise PlanError(f"{name} {type_} has no place in the plan")
         return place
 
-    def only(self, op: str, words: str) -> Node:
+    def only(self, op: str) -> Node:
         """Return the one node with an op along the keys."""
-        found = [n for n in self.body.of(op) if n.over == self.roles.keys]
-        require(len(found) == 1, f"this plan has one {words}, the muGraph {_named(found)}")
-        (node,) = found
+        found = {n.name: n for n in self.body.of(op) if n.over == self.roles.keys}
+        _require_one([*found], _ALONG_KEYS[op])
+        (node,) = found.values()
         require(self.phases[node.name] is Phase.LOOP, f"{node.name} is no value of the loop")
         if op != "contract":
             sentence = f"{node.name} looks along keys of {node.args[0]}, which are no scores"
@@ -300,14 +296,12 @@ class _Lowering:
             return self.add(Do.LENGTH, node)
         if not type_.dims or (node.name == self.values and not roles.more):
             return None
-        if {*type_.names} == {roles.sequences, *roles.rows, roles.heads, along} - {""}:
-            do = Do.MORE_QUERIES if more else Do.QUERIES
-        else:
-            read = place is Place.KEYS and node.loop_cut is not None
-            require(read, f"{node.name} {type_} is an input that this plan does not read")
-            do = Do.MORE_KEYS if more else Do.KEYS
-        self.tensors[do.value] = name
-        return self.add(do, node)
+        of_queries = {*type_.names} == {roles.sequences, *roles.rows, roles.heads, along} - {""}
+        read = of_queries or (place is Place.KEYS and node.loop_cut is not None)
+        require(read, f"{node.name} {type_} is an input that this plan does not read")
+        what = f"{'more ' if more else ''}{'queries' if of_queries else 'keys'}"
+        self.tensors[what] = name
+        return self.add(Do(what), node)
 
     def elementwise(self, node: Node) -> None:
         """Map values; one of the result's kind comes first, if the result is a tile.
@@ -348,17 +342,10 @@ class _Lowering:
         return self.add(Do.LINE_SUM, node, tuple(args))
 
     def check(self) -> None:
-        """Refuse what holds for no statement alone.
-
-        Several tiles of queries or keys, several lengths or none; tensors stored in odd orders;
-        sums that do not follow the peak; what a block computes of its own sums; what an element of
-        the result can't look into, and sums that do not divide; keys behind a length.
-        """
+        """Refuse what no statement alone says: what there is one of, orders, what may be read."""
         early = (*self.steps[Phase.BEFORE], *self.steps[Phase.LOOP])
         for do, words in _ONE.items():
-            found = [s.out for s in early if s.do is do]
-            names = " and ".join(found) or "none"
-            require(len(found) == 1, f"this plan has one {words}, the muGraph {names}")
+            _require_one([s.out for s in early if s.do is do], words)
         tensors = {what: self.graph.values[name] for what, name in self.tensors.items()}
         out = self.graph.values[self.graph.outputs[0]]
         for stored, like in ((tensors["values"], tensors["keys"]), (out, tensors["queries"])):

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mirage_kernels.generator.emit.cuda import Emitted, recipe_files
-from mirage_kernels.generator.emit.table import Entry
+from mirage_kernels.generator.emit.cuda import Entry, recipe_files
 from mirage_kernels.generator.ir import Graph, parts_of, retile
 from mirage_kernels.generator.records.headers import attention_header
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan, require_room
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionRoles, form_name
-from mirage_kernels.generator.schedules.attention.variants import (
-    attention_variants,
-    with_dynamic,
-)
+from mirage_kernels.generator.schedules.attention.variants import attention_variants, with_dynamic
 from mirage_kernels.generator.schedules.attention.writer import AttentionKernel
 from mirage_kernels.generator.schedules.schedule import Subject, Variant
 from mirage_kernels.generator.search.cases import Case
@@ -65,11 +59,6 @@ def cases(record: KernelRecord, variant: Variant) -> list[Case]:
     ]
 
 
-def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
-    """Return the sources of a recipe's records."""
-    return recipe_files([Emitted(record.arch, kernel_of(record)) for record in records])
-
-
 def kernel_of(record: KernelRecord) -> AttentionKernel:
     """Return the attention kernel of a record, planned."""
     program = attention_program(record.recipe, record.graph)
@@ -77,15 +66,13 @@ def kernel_of(record: KernelRecord) -> AttentionKernel:
     return AttentionKernel(program, record.variants, record.storage, header)
 
 
-def entries(record: KernelRecord) -> list[Entry]:
-    """Return the row of a record."""
-    about = (record.dtype, record.shape, record.stem)
-    return [Entry(record.recipe, *about, options=record.options, reads_cache=True)]
-
-
-def form(subject: Subject) -> str:
-    """Return the name of a muGraph's form; raises PlanError for one that is no attention."""
-    return form_name(attention_program(subject.recipe, subject.graph))
-
-
-PLAN = Plan(AttentionRoles, form, require, planned, cases, sources, entries, proves_small=True)
+PLAN = Plan(
+    AttentionRoles,
+    lambda subject: form_name(attention_program(subject.recipe, subject.graph)),
+    require,
+    planned,
+    cases,
+    lambda records: recipe_files([kernel_of(record) for record in records]),
+    lambda r: [Entry(r.recipe, r.dtype, r.shape, r.stem, options=r.options, reads_cache=True)],
+    proves_small=True,
+)

@@ -62,11 +62,6 @@ class AttentionRoles:
         found = sorted({words.get(d, "?") for d in type_.names} - {""}, key="keys rows depth".find)
         return next((p for p in Place if p.value == (" x ".join(found) or "scalar")), None)
 
-    def shown(self, type_: TensorType) -> tuple[str, ...]:
-        """Return a value's dims without those that a work item has one of, or all."""
-        shown = tuple(d for d in type_.names if d not in (self.heads, self.sequences))
-        return shown or type_.names
-
     @property
     def counted(self) -> str:
         """What buckets count: query rows, `T*G`."""

@@ -9,8 +9,8 @@ With scores s, a mask, and what is carried (running maximum m, sum, product):
 
 A muGraph says so in seven nodes, and device code may run these in another way: take weights before
 the maximum is known and once more if one is too large, sum them with their product, begin the next
-step's scores in between. That is right where nobody else sees a value between the scores and the
-two sums. This module forms the statement where that holds; elsewhere the nodes stay as they are.
+step's scores in between. That is right where nobody else sees a value in between; elsewhere the
+nodes stay as they are.
 
 The mask hides every key behind a sequence's length, for those lines of the cache are never read. It
 is whole-number arithmetic on positions, and is evaluated at all small lengths, numbers of query
@@ -21,18 +21,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import product
 from math import inf
 
-from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.schedules.attention.program import (
-    AttentionProgram,
-    Do,
-    Step,
-    require,
-)
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Step, require
 
 COUNTED = (Do.KEY_POSITIONS, Do.ROW_TOKENS, Do.LENGTH, Do.TOKEN_COUNT)
 MOST_KEYS, MOST_TOKENS = 6, 3  # of the small cases
@@ -76,18 +69,9 @@ def _number(name: str, body: Graph, known: Mapping[str, int]) -> int:
     node = body.producers[name]
     if node.op == "const":
         return int(node.value)
-    arithmetic = f"{name} = {node.op}(..) is no arithmetic of positions, which masks are"
-    require(node.op in _OPS, arithmetic)
+    sentence = f"{name} = {node.op}(..) is no arithmetic of positions, which masks are"
+    require(node.op in _OPS, sentence)
     return _OPS[node.op](*(_number(a, body, known) for a in node.args))
-
-
-def with_softmax_step(program: AttentionProgram) -> AttentionProgram:
-    """Return the program with one online-softmax step last in its loop, where it can be formed."""
-    try:
-        step = softmax_step(program)
-    except PlanError:
-        return program
-    return replace(program, loop=(*(s for s in program.loop if s not in step.covers), step))
 
 
 def softmax_step(program: AttentionProgram) -> Step:

@@ -24,14 +24,8 @@ from mirage_kernels.generator.target import Target
 
 FEW_TILES_ROWS = 8  # up to which few work tiles have a variant: with more, registers do not suffice
 SHARED_ROWS = 32  # up to which several tiles of few rows might be faster than one of many
+COUNTED = "Rows"  # in names of variants: `UpTo8Rows`
 AttentionVariant = Variant[AttentionKnobs]
-
-
-def name_of(variant: Variant) -> str:
-    """Return the name of a variant's knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsFewTiles`."""
-    rows = f"UpTo{variant.bucket}Rows" if variant.bucket else "AnyRows"
-    few_or_many = variant.work_tiles.capitalize()
-    return f"{rows}{few_or_many}Tiles" if few_or_many else rows
 
 
 def attention_variants(program: AttentionProgram, on: Target) -> tuple[AttentionVariant, ...]:

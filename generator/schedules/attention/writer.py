@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mirage_kernels.generator.emit.names import dims_text, vocabulary
-from mirage_kernels.generator.emit.part import KernelSource, Part, lines_of
+from mirage_kernels.generator.emit.cuda import KernelSource, Part, lines_of
+from mirage_kernels.generator.emit.statements import dims_text, vocabulary
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, TensorType, number_text
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Place, Step
-from mirage_kernels.generator.schedules.attention.variants import name_of
-from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.attention.variants import COUNTED
+from mirage_kernels.generator.schedules.schedule import Variant
 
 MASKS = ("less", "both", "where")  # beyond what other kernels' vocabulary has
 ABOUT = (
@@ -35,6 +35,7 @@ class AttentionKernel(KernelSource[AttentionProgram]):
 
     listing: ClassVar[str] = "AttentionKernels"
     entry: ClassVar[str] = "MIRAGE_ATTENTION"
+    counted: ClassVar[str] = COUNTED
 
     @property
     def extents(self) -> dict[str, int]:
@@ -48,26 +49,12 @@ class AttentionKernel(KernelSource[AttentionProgram]):
         lines, includes = lines_of(_form, self.program), ("tile/attention/attention.cuh",)
         return [Part("flash_attention", ABOUT, includes, (), lines, describes=True)]
 
-    def configs(self) -> dict[str, Knobs]:
-        """Return the knobs of the kernels, each named after the first variant that it serves."""
-        named = {v.knobs: name_of(v) for v in reversed(self.variants)}
-        return {named[v.knobs]: v.knobs for v in self.variants}
-
-    def listed(self) -> list[str]:
-        """Return which config serves a call: its launch and its workspace ask the same question."""
-        named = {knobs: name for name, knobs in self.configs().items()}
-        variants, rows = list(self.variants), []
-        while len(variants) > 1 and variants[-2].knobs == variants[-1].knobs:
-            del variants[-2]  # one kernel for all the rest
-        for v in variants:
-            name = named[v.knobs]
-            given = [f"UpTo<{v.bucket}, {name}" if v.bucket else f"Any<{name}"]
-            if v.few_tiles and isinstance(v.knobs, AttentionKnobs):
-                given.append(few_tiles(self.program, v.knobs))
-            if v.knobs.is_dynamic:
-                given.append(f"tile::ManyTiles<{name}>")
-            rows.append(f"{', '.join(given)}>")
-        return rows
+    def conditions(self, variant: Variant, name: str) -> list[str]:
+        """Return which calls a variant is for; launch and workspace ask the same question."""
+        many = [f"tile::ManyTiles<{name}>"] if variant.knobs.is_dynamic else []
+        if variant.few_tiles and isinstance(variant.knobs, AttentionKnobs):
+            return [few_tiles(self.program, variant.knobs), *many]
+        return many
 
 
 def few_tiles(program: AttentionProgram, knobs: AttentionKnobs) -> str:
@@ -101,8 +88,8 @@ def _form(writer: Writer, program: AttentionProgram) -> None:
         rows = "const Rows& rows, tile::RowElement e"
         with writer.block(f"__device__ static void of({rows}, {sums}) {{"):
             writer.table([_row(s, program) for s in program.after])
-    writer.write("", template)
-    writer.line("__global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)")
+    bounds = "__launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)"
+    writer.write("", template, f"__global__ void {bounds}")
     with writer.block(f"    {name}(const __grid_constant__ AttentionArgs args) {{"):
         _inputs(writer, program)
         with writer.block("while (work.next_item()) {"):
@@ -126,11 +113,9 @@ def _inputs(writer: Writer, program: AttentionProgram) -> None:
     for dim in sorted({v for n, v in program.literals.items() if n in used and isinstance(v, str)}):
         writer.line(f"constexpr int {dim} = Config::{dim};")
     writer.line("extern __shared__ __align__(1024) char shared[];")
-    numbers = [("float", "scalars", i, name) for i, name in enumerate(program.scalars)]
-    numbers += [("int", "integers", i, name) for i, name in enumerate(program.integers)]
-    for kind, field, i, name in numbers:
-        if name in used:
-            writer.line(f"const {kind} {name} = args.{field}[{i}];")
+    numbers = [f"float {name} = args.scalars[{i}]" for i, name in enumerate(program.scalars)]
+    numbers += [f"int {name} = args.integers[{i}]" for i, name in enumerate(program.integers)]
+    writer.write(*(f"const {text};" for text in numbers if text.split()[1] in used))
     writer.write("", "Work<Config> work(args, shared);")
 
 
@@ -156,12 +141,13 @@ def _work_item(writer: Writer, program: AttentionProgram) -> None:
 
 
 def _dims(program: AttentionProgram, type_: TensorType) -> str:
-    names = program.roles.shown(type_)
+    """Return a value's dims without those that a work item has one of, or all."""
+    ones = (program.roles.heads, program.roles.sequences)
+    names = [d for d in type_.names if d not in ones] or type_.names
     return dims_text(names) if names else ""
 
 
 # -- statements ------------------------------------------------------------------------------------
-
 
 # How statements read that are not `const auto OUT = work.WORDS_OF_THE_DO(ARGS);`.
 LINES = {

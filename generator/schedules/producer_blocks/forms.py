@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.names import MEETINGS, THREADS, camel, declared, typed
-from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import (
-    number_of_tokens,
-    output_tile,
-    per_element,
-    rows_of,
-    scalars,
-)
+from mirage_kernels.generator.emit import statements
+from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import PRODUCER_BLOCKS, first_launch
 from mirage_kernels.generator.schedules.loop import producers_of
-from mirage_kernels.generator.schedules.producer_blocks import PAIR
-from mirage_kernels.generator.schedules.producer_blocks.writer import (
+from mirage_kernels.generator.schedules.producer_blocks import (
     FORM,
     NAMESPACE,
+    PAIR,
     PAIRED,
     PAIRS,
     includes,
@@ -92,13 +85,13 @@ def _write_in_launch(writer: Writer, consumers: TileProgram, variants: Sequence[
     head = f"__device__ void {program.recipe}(const LaunchArgs& args, char* shared) {{"
     with writer.block(head):
         writer.line("using Config = Producers<Consumers>;")
-        with declared(writer, program):
+        with statements.declared(writer, program):
             write_body(writer, program)
     size = f"{NAMESPACE}::SharedMap<Producers<Config>>::kBytes"
     size += " + ProducerBlocks<Config>::kTagBytes"
     end = f"}}  // namespace {NAMESPACE}"
     writer.write("", end, "", CONFIG, f"constexpr int kProducerBytes = {size};", "", CONFIG)
-    with writer.block(WORKSPACE), declared(writer, consumers):
+    with writer.block(WORKSPACE), statements.declared(writer, consumers):
         blocks = f"{PAIR} * tile::ceil_div({roles.rows}, Config::kRows)"
         writer.line("// Two blocks may share rows, and each is told.")
         writer.line(f"return ProducerBlocks<Config>::bytes(args.dims[0], {blocks});")
@@ -112,7 +105,7 @@ def _write_first_launch(writer: Writer, consumers: TileProgram) -> None:
     """Write the plan of the first launch, and what its blocks run."""
     program, knobs = consumers.producers, first_launch(consumers)
     assert program is not None
-    (inner,), (met,) = consumers.roles.inner, program.meetings
+    (inner,), (met,) = consumers.roles.inner, program.reductions
     sizes = f"kRows = {knobs.rows}, kTokens = {knobs.tokens}, kWarps = {knobs.warps}, "
     sizes += f"kChunks = {knobs.chunks}, kStages = {knobs.stages}, kBlocks = {PRODUCER_BLOCKS}"
     writer.write(
@@ -132,10 +125,13 @@ def _write_first_launch(writer: Writer, consumers: TileProgram) -> None:
         "// Shared memory in bytes: groups, the warps' sums, what blocks of the cluster send.",
         CONFIG,
     )
-    with writer.block("struct SharedMap {", "};"), declared(writer, program, member=True):
-        name = camel(met.out)
+    with (
+        writer.block("struct SharedMap {", "};"),
+        statements.declared(writer, program, member=True),
+    ):
+        name = statements.camel(met.out)
         writer.write(
-            f"using {name} = tile::{typed(MEETINGS, met, program)};",
+            f"using {name} = tile::{statements.typed(statements.REDUCTIONS, met, program)};",
             f"static constexpr int k{name}At = tile::kGroupsBytes;",
             f"static constexpr int kBlocksAt = k{name}At + {name}::kBytes;",
             "static constexpr int kBytes = kBlocksAt + Clusters::kBytes;",
@@ -143,11 +139,11 @@ def _write_first_launch(writer: Writer, consumers: TileProgram) -> None:
     head = f"__device__ void {program.recipe}(const LaunchArgs& args, char* shared,"
     own = " " * (head.index("(") + 1) + "const tile::SliceTile& own) {"
     writer.write("", CONFIG, head)
-    with writer.block(own), declared(writer, program):
+    with writer.block(own), statements.declared(writer, program):
         write_body(writer, program)
     _write_launch_first(writer, program)
     writer.line(CONFIG)
-    with writer.block(WORKSPACE), declared(writer, consumers):
+    with writer.block(WORKSPACE), statements.declared(writer, consumers):
         writer.line(f"return args.dims[0] * {inner} * static_cast<int64_t>(sizeof(T));")
     writer.line()
 
@@ -155,9 +151,9 @@ def _write_first_launch(writer: Writer, consumers: TileProgram) -> None:
 def _write_launch_first(writer: Writer, program: TileProgram) -> None:
     """Write the kernel and its launch: consumers start when all that came before has ended."""
     name, tokens = f"{program.recipe}_producers", program.roles.tokens
-    writer.write("", CONFIG, f"__global__ void __launch_bounds__({THREADS})")
+    writer.write("", CONFIG, f"__global__ void __launch_bounds__({statements.THREADS})")
     head = f"    {name}(const __grid_constant__ LaunchArgs args) {{"
-    with writer.block(head), declared(writer, program):
+    with writer.block(head), statements.declared(writer, program):
         writer.write(
             "extern __shared__ __align__(16) char shared[];",
             "tile::grid_dependency_wait();",
@@ -215,18 +211,18 @@ def _write_pairs(writer: Writer, consumers: TileProgram) -> None:
         CONFIG,
     )
     head = f"void {program.recipe}_produce(const RegisterOperandArgs& given, char* shared) {{"
-    with writer.block(f"__device__ {head}"), declared(writer, program):
+    with writer.block(f"__device__ {head}"), statements.declared(writer, program):
         _pair(writer, program)
     writer.line()
 
 
 def _pair(writer: Writer, program: TileProgram) -> None:
-    (met,) = program.meetings
+    (met,) = program.reductions
     writer.write(
         "using Block = ProducersBlock<Config>;",
         "const LaunchArgs& args = given.call;",
-        number_of_tokens(program),
-        *scalars(program, program.epilogue),
+        statements.number_of_tokens(program),
+        *statements.scalars(program, program.epilogue),
         "const ProducerBlocks<Config> producers(args);",
         "const int first_row = producers.first_row(), first_token = producers.first_token();",
         "const int tile_row = first_row / Block::kRows * Block::kRows;",
@@ -236,11 +232,9 @@ def _pair(writer: Writer, program: TileProgram) -> None:
         "block.begin();",
         "",
     )
-    writer.table(rows_of([(f"tile::SwappedAccum<Block::kRows> {met.out};", met)]))
+    writer.table(statements.rows_of([(f"tile::SwappedAccum<Block::kRows> {met.out};", met)]))
     writer.line()
-    with writer.block("if (block.is_producer()) {"):
-        write_copies(writer, program, PRODUCERS)
-        writer.line("return;")
+    write_copies(writer, program, PRODUCERS)
     write_loop(writer, program)
     writer.write(
         "tile::end_loop(block);",
@@ -249,9 +243,9 @@ def _pair(writer: Writer, program: TileProgram) -> None:
         "tile::sync_workers(block);",
         f"tile::add_partials(block, shared, 0, {met.out}_parts);",
         "",
-        output_tile(program),
+        statements.output_tile(program),
         "char* const lines = shared + tile::RegisterOperandReduction<Block>::kBytes;",
     )
     call = "tile::produce_register_operand(block, producers, lines, out_tile"
     with writer.block(f"{call}, [&](tile::OwnedElement e) {{", "});"):
-        per_element(writer, program.epilogue, program)
+        statements.per_element(writer, program.epilogue, program)

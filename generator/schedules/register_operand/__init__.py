@@ -21,27 +21,8 @@ from typing import ClassVar
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.schedules import loop
 from mirage_kernels.generator.schedules.latency import ROW_WARP_US, Streaming
-from mirage_kernels.generator.schedules.loop import (
-    ALIGNED_ELEMENTS,
-    ALONE_BYTES,
-    BARRIER_BYTES,
-    FEW_TOKENS,
-    GROUP_ROWS,
-    GROUP_WARPS,
-    REGISTERS,
-    REGISTERS_BESIDE,
-    ROW_TILE,
-    TMA_DEPTH,
-    TOKEN_TILE,
-    Block,
-    Producers,
-    WarpgroupKnobs,
-    kept_bytes,
-    reasons_against,
-    row_tiles,
-    rows_for,
-)
 from mirage_kernels.generator.schedules.producer_blocks import (
     PAIR,
     RECEIVERS,
@@ -54,13 +35,13 @@ from mirage_kernels.generator.schedules.schedule import Model, Ranked
 from mirage_kernels.generator.target import Target
 
 STEP_TILES = 2  # TMA tiles of a step along the depth; one was 5 % slower, four no faster
-STEP_DEPTH = STEP_TILES * TMA_DEPTH
+STEP_DEPTH = STEP_TILES * loop.TMA_DEPTH
 MOST_ROWS = 112  # that a block finishes; the N side of the vocabulary's largest product
 MOST_ROWS_IN_TURNS = 128  # of all weights; with more, steps are long enough for one warpgroup
 FEW_FOR_BARRIERS = 32  # tokens, where two warpgroups take turns
-OCTET = 8  # rows of which a lane has sums
+BLOCK_ROWS = 8  # rows of a block of which a lane has sums
 STORED = (DType.FP16, DType.BF16)  # what products take
-SUMS_BYTES = GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of an octet
+SUMS_BYTES = loop.GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of such a block
 
 FEW_FOR_SLICED_K = 16  # tokens; up to so many sliced-K is as fast
 FEW_IN_EVERY_BLOCK = 8  # the same of tokens that are made (16 in a prologue 11.8 us, else 12.9)
@@ -88,7 +69,7 @@ PROLOGUE_US = 1.3  # what a prologue kernel adds, beside its warps
 
 
 @dataclass(frozen=True)
-class RegisterOperand(WarpgroupKnobs):
+class RegisterOperand(loop.WarpgroupKnobs):
     """Template constants of a kernel with tokens as register operands."""
 
     schedule: ClassVar[str] = "register_operand"
@@ -100,7 +81,7 @@ class RegisterOperand(WarpgroupKnobs):
     blocks: int = 1  # of a cluster, which split the depth
     barriers: int = 1  # of a step: one, or one for each of its TMA tiles
     prologue_warps: int = 0  # of a token's block in a prologue kernel, which makes tokens; 0: none
-    producers: Producers | None = None
+    producers: loop.Producers | None = None
 
     @property
     def step_depth(self) -> int:
@@ -138,7 +119,7 @@ def can_run(program: TileProgram) -> bool:
 
 
 @dataclass(frozen=True)
-class RegisterBlock(Block):
+class RegisterBlock(loop.Block):
     """What blocks of a program keep, by their knobs (csrc/tile/register_operand/block.cuh)."""
 
     @staticmethod
@@ -161,7 +142,7 @@ class RegisterBlock(Block):
         """
         turns = rows * self.loads[Layout.ROWS] + self.inner_lines <= MOST_ROWS_IN_TURNS
         even = self.depth % (2 * blocks * STEP_DEPTH) == 0
-        groups = 2 if turns and even and rows % (2 * blocks * OCTET) == 0 else 1
+        groups = 2 if turns and even and rows % (2 * blocks * BLOCK_ROWS) == 0 else 1
         slow = tokens > FEW_FOR_BARRIERS or groups == 1
         barriers = STEP_TILES if slow and not self.mapped else 1
         return RegisterOperand(tokens, rows, 0, groups, blocks, barriers)
@@ -169,51 +150,55 @@ class RegisterBlock(Block):
     @cached_property
     def inner_lines(self) -> int:
         """Inner rows of which a block computes the totals, in whole row tiles."""
-        return 0 if self.program.received else row_tiles(self.inner)
+        return 0 if self.program.received else loop.row_tiles(self.inner)
 
     def most_registers(self, knobs: RegisterOperand) -> int:
         """Return what a thread may have: of warps that multiply, one that copies, some receive."""
         threads = (knobs.warps + 1 + (RECEIVERS if self.program.received else 0)) * WARP_LANES
-        return min(MOST_REGISTERS, REGISTERS // threads // 8 * 8)
+        return min(MOST_REGISTERS, loop.REGISTERS // threads // 8 * 8)
 
     def registers(self, knobs: RegisterOperand) -> int:
         """Return the registers of a thread that multiplies: its sums, tokens, the rest."""
         sums = (self.sums[Layout.ACCUM] * knobs.rows + self.inner_lines) // 2
         operands = (1 + self.mapped) * STEP_DEPTH // 4
         vectors = self.loads[Layout.DEPTH] * STEP_DEPTH // 8
-        return sums + operands + vectors + REGISTERS_BESIDE
+        return sums + operands + vectors + loop.REGISTERS_BESIDE
 
-    def meeting_bytes(self, knobs: RegisterOperand) -> int:
+    def reduction_bytes(self, knobs: RegisterOperand) -> int:
         """Return what lies where the ring was: sums for the other warpgroup, finished lines."""
-        groups, octets = knobs.groups, knobs.rows // OCTET // (knobs.blocks * knobs.groups)
-        sums = groups * octets * SUMS_BYTES if groups > 1 else 0
-        leaving = groups * GROUP_WARPS * ROW_TILE * octets * 16
+        groups, row_blocks = knobs.groups, knobs.rows // BLOCK_ROWS // (knobs.blocks * knobs.groups)
+        sums = groups * row_blocks * SUMS_BYTES if groups > 1 else 0
+        leaving = groups * loop.GROUP_WARPS * loop.ROW_TILE * row_blocks * 16
         if self.inner_lines:
             leaving += groups * knobs.tokens * (self.inner_lines + 4) * 4
-            leaving += kept_bytes(knobs.tokens, self.inner) + knobs.tokens * (knobs.rows + 4) * 4
+            leaving += (
+                loop.kept_bytes(knobs.tokens, self.inner) + knobs.tokens * (knobs.rows + 4) * 4
+            )
         return self.sums[Layout.ACCUM] * sums + leaving
 
     def ring_bytes(self, knobs: RegisterOperand) -> int:
         """Return what the TMA tiles of all stages take."""
         lines = self.loads[Layout.ROWS] * knobs.rows + self.inner_lines + knobs.tokens
-        return knobs.stages * STEP_TILES * lines * TMA_DEPTH * 2
+        return knobs.stages * STEP_TILES * lines * loop.TMA_DEPTH * 2
 
     def shared_bytes(self, knobs: RegisterOperand) -> int:
         """Return the shared memory of one block."""
         rows, tokens, blocks = knobs.rows // knobs.blocks, knobs.tokens, knobs.blocks
-        beside = kept_bytes(rows, self.inner) if self.inner else 0
+        beside = loop.kept_bytes(rows, self.inner) if self.inner else 0
         if self.program.received:
-            beside += kept_bytes(tokens, self.inner) + tokens * (rows + 4) * 4
-        octets = rows // OCTET * knobs.groups  # from all warpgroups of the other block
-        beside += (blocks - 1) * self.sums[Layout.ACCUM] * octets * SUMS_BYTES
+            beside += loop.kept_bytes(tokens, self.inner) + tokens * (rows + 4) * 4
+        row_blocks = rows // BLOCK_ROWS * knobs.groups  # from all warpgroups of the other block
+        beside += (blocks - 1) * self.sums[Layout.ACCUM] * row_blocks * SUMS_BYTES
         beside += self.loads[Layout.DEPTH] * self.depth // blocks * 2
         beside += self.sums[Layout.TOKEN_SUMS] * blocks * knobs.groups * tokens * 4
         barriers = (knobs.barriers + 1) * knobs.stages + 2
-        return max(ALONE_BYTES, self.ring_bytes(knobs) + beside + barriers * BARRIER_BYTES)
+        return max(
+            loop.ALONE_BYTES, self.ring_bytes(knobs) + beside + barriers * loop.BARRIER_BYTES
+        )
 
     def fits(self, knobs: RegisterOperand, limit: int) -> bool:
         """Say whether the ring fits, and what meets in its place."""
-        meets = self.meeting_bytes(knobs) <= self.ring_bytes(knobs)
+        meets = self.reduction_bytes(knobs) <= self.ring_bytes(knobs)
         return meets and self.shared_bytes(knobs) <= limit
 
 
@@ -224,7 +209,7 @@ def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
     """Return why register operands do not fit a program."""
     runs = has_prologue(program, on) or can_run(program.streamed)
     form = () if runs else ("its loop computes with weights before it multiplies them",)
-    return (*reasons_against(on), *form)
+    return (*loop.reasons_against(on), *form)
 
 
 def choose(program: TileProgram, tokens: int, on: Target) -> RegisterOperand | None:
@@ -235,12 +220,12 @@ def choose(program: TileProgram, tokens: int, on: Target) -> RegisterOperand | N
     block = RegisterBlock.of(program)
     if tokens <= most or not can_run(program.streamed):
         return None
-    if tokens <= FEW_TOKENS and block.mapped and block.loads[Layout.ROWS] == 1:
+    if tokens <= loop.FEW_TOKENS and block.mapped and block.loads[Layout.ROWS] == 1:
         return None  # 10.5 us against 10.2 split (4096 -> 4096), 14.4 against 12.1 (3584 -> 4608)
     knobs = in_pairs(program, tokens, on)
-    few = FEW_TOKENS if program.roles.inner else most
+    few = loop.FEW_TOKENS if program.roles.inner else most
     if knobs is None and tokens > few and not program.producers:  # those need blocks in pairs
-        by_wave = (rows_for(block.rows, n * on.multiprocessors) for n in count(1))
+        by_wave = (loop.rows_for(block.rows, n * on.multiprocessors) for n in count(1))
         rows = next(rows for rows in by_wave if rows <= MOST_ROWS)
         knobs = deepest(block, block.sized(rows, tokens), on)
     if knobs is None or not prologue:
@@ -252,20 +237,22 @@ def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regist
     """Yield knobs to try for a bucket: blocks alone or in pairs, with a prologue or without."""
     yield from _candidates(program, tokens, on)
     if has_prologue(program, on) and tokens > FEW_IN_EVERY_BLOCK:
-        for warps, _ in whole_row_blocks(program.extents[program.roles.depth]):
-            for knobs in _candidates(main_program(program), tokens, on):
-                yield replace(knobs, prologue_warps=warps)
+        warps = [warps for warps, _ in whole_row_blocks(program.extents[program.roles.depth])]
+        behind = product(warps, _candidates(main_program(program), tokens, on))
+        yield from (replace(knobs, prologue_warps=warps) for warps, knobs in behind)
 
 
 def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[RegisterOperand]:
     block = RegisterBlock.of(program)
-    least = TOKEN_TILE * RECEIVERS if block.program.received else 1  # each receives some
+    least = loop.TOKEN_TILE * RECEIVERS if block.program.received else 1  # each receives some
     if tokens % least or not can_run(program.streamed):
         return
     producers = paired_producers(program, tokens, on)
     if program.producers and producers is None:
         return
-    for blocks, rows in product((1, PAIR), range(ROW_TILE, PAIR * MOST_ROWS + 1, ROW_TILE)):
+    for blocks, rows in product(
+        (1, PAIR), range(loop.ROW_TILE, PAIR * MOST_ROWS + 1, loop.ROW_TILE)
+    ):
         if (block.rows % rows or block.inner_lines) if blocks > 1 else program.producers:
             continue  # producers of such blocks are in pairs
         knobs = replace(block.sized(rows, tokens, blocks), producers=producers)
@@ -286,14 +273,19 @@ def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> Registe
     finished = max(knobs.rows // knobs.blocks, block.inner_lines)
     whole = block.depth % knobs.step_depth == 0
     steps = block.depth // (knobs.blocks * STEP_DEPTH)
-    if not whole or knobs.tokens % ROW_TILE or knobs.tokens > GROUP_ROWS or steps < FEWEST_STEPS:
+    if (
+        not whole
+        or knobs.tokens % loop.ROW_TILE
+        or knobs.tokens > loop.GROUP_ROWS
+        or steps < FEWEST_STEPS
+    ):
         return None
     small = product_rows(knobs.rows) < min(knobs.rows, FEWEST_OF_SEVERAL)
-    if finished > MOST_ROWS or small or knobs.rows % (knobs.blocks * knobs.groups * OCTET):
+    if finished > MOST_ROWS or small or knobs.rows % (knobs.blocks * knobs.groups * BLOCK_ROWS):
         return None
     if block.registers(knobs) > block.most_registers(knobs):
         return None
-    step = STEP_TILES * block.loads[Layout.ROWS] * knobs.rows * TMA_DEPTH * 2
+    step = STEP_TILES * block.loads[Layout.ROWS] * knobs.rows * loop.TMA_DEPTH * 2
     ring = block.ring_bytes(replace(knobs, stages=1))
     most = max(FEWEST_STAGES, min(MOST_BYTES_IN_FLIGHT // step, MOST_RING_BYTES // ring))
     # 13.9 us with two stages of a pair, 11.2 with four (4096 -> 4096); of 160 rows 45.0 with two,
@@ -309,7 +301,9 @@ def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> Registe
 
 def product_rows(rows: int) -> int:
     """Return the rows of one product: all, or equal parts of more than one takes; 0: none do."""
-    parts = (rows // n for n in range(1, rows // ROW_TILE + 1) if rows % (n * ROW_TILE) == 0)
+    parts = (
+        rows // n for n in range(1, rows // loop.ROW_TILE + 1) if rows % (n * loop.ROW_TILE) == 0
+    )
     return rows if rows <= MOST_ROWS else next((part for part in parts if part <= MOST_ROWS), 0)
 
 
@@ -320,7 +314,7 @@ def in_pairs(program: TileProgram, tokens: int, on: Target) -> RegisterOperand |
     With twice as many rows of weights for them that is worth no exchange: 19.1 against 18.9.
     """
     block = RegisterBlock.of(program)
-    rows = rows_for(block.rows, on.multiprocessors // PAIR)
+    rows = loop.rows_for(block.rows, on.multiprocessors // PAIR)
     last = block.rows % rows  # rows of the last cluster: each block has some
     if block.inner_lines or block.loads[Layout.ROWS] > 1 or 0 < last <= rows // PAIR:
         return None
@@ -330,7 +324,7 @@ def in_pairs(program: TileProgram, tokens: int, on: Target) -> RegisterOperand |
     return deepest(block, replace(block.sized(rows, tokens, PAIR), producers=producers), on)
 
 
-def paired_producers(program: TileProgram, tokens: int, on: Target) -> Producers | None:
+def paired_producers(program: TileProgram, tokens: int, on: Target) -> loop.Producers | None:
     """Return the producer blocks of consumers in pairs; None where there are none that fit.
 
     They are in pairs themselves, and their rings as deep as fits: a ring of four steps took 12.2
@@ -343,14 +337,14 @@ def paired_producers(program: TileProgram, tokens: int, on: Target) -> Producers
     if not tiles or steps < FEWEST_STEPS:
         return None
     knobs = replace(block.sized(*tiles[0], PAIR), barriers=1)
-    if knobs.rows % (PAIR * knobs.groups * OCTET):
+    if knobs.rows % (PAIR * knobs.groups * BLOCK_ROWS):
         knobs = replace(knobs, groups=1)
     stages = range(2 * knobs.groups, steps + 1, knobs.groups)
     tried = (replace(knobs, stages=s) for s in reversed(stages))
     ring = next((k for k in tried if block.fits(k, on.shared_bytes - TAG_BYTES)), None)
     if ring is None or block.depth % knobs.step_depth:
         return None
-    return Producers(knobs.rows // PAIR, knobs.tokens, ring.stages, knobs.groups)
+    return loop.Producers(knobs.rows // PAIR, knobs.tokens, ring.stages, knobs.groups)
 
 
 def predict(program: TileProgram, on: Target) -> Model:
@@ -361,7 +355,7 @@ def predict(program: TileProgram, on: Target) -> Model:
     def model(knobs: RegisterOperand, tokens: int) -> float:
         if not (warps := knobs.prologue_warps):
             return alone(knobs, tokens)
-        chunks = ceil(depth / (warps * WARP_LANES * ALIGNED_ELEMENTS))
+        chunks = ceil(depth / (warps * WARP_LANES * loop.ALIGNED_ELEMENTS))
         return main(knobs, tokens) + PROLOGUE_US + ROW_WARP_US * (warps + chunks)
 
     return model
@@ -375,8 +369,10 @@ def _model(program: TileProgram, on: Target) -> Model:
         step = work.read_bytes(knobs, rows=True) * STEP_DEPTH * knobs.blocks / work.depth
         taken = work.weights_us(knobs, min(1.0, (knobs.stages - 1) * step / IN_FLIGHT))
         taken += work.tokens_us(knobs, TMA_TOKEN_BYTES)
-        steps = work.depth / (knobs.blocks * TMA_DEPTH)
-        share = knobs.rows / (4 * ROW_TILE) / knobs.groups  # of a group, in products of 64 lines
+        steps = work.depth / (knobs.blocks * loop.TMA_DEPTH)
+        share = (
+            knobs.rows / (4 * loop.ROW_TILE) / knobs.groups
+        )  # of a group, in products of 64 lines
         cycles = products * steps * share * STEP_CYCLES
         streamed = START_US + work.warpgroups_us(knobs, taken, cycles)
         streamed += work.vectors_us(PAIRED_VECTOR_CYCLES if knobs.blocks > 1 else VECTOR_CYCLES)

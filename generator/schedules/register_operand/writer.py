@@ -4,53 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit.names import (
+from mirage_kernels.generator.emit import statements
+from mirage_kernels.generator.emit.cuda import Part, lines_of
+from mirage_kernels.generator.emit.statements import (
     camel,
     declared,
     kept_type,
     own_lines,
     shared_at,
 )
-from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import (
-    IN_LOOP,
-    fetches,
-    inner_lines,
-    late_products,
-    output_tile,
-    per_element,
-    rows_of,
-    stage_tile,
-)
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
+from mirage_kernels.generator.schedules import producer_blocks, tma
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.tma import (
-    TOKEN_LINES,
-    TmaPlan,
-    args_type,
-    met,
-    row_tensors,
-    vectors,
-    write_copies,
-    write_launch,
-    write_operands,
-)
 
 INCLUDES = ("tile/register_operand/reduce.cuh", "tile/tile.cuh")
 ABOUT = (
     "register-operand wgmma: tokens are the A operand in registers, weights are read from shared "
     "memory"
 )
-PLAN = TmaPlan(
+PLAN = tma.TmaPlan(
     "register_operand",
     "Block::kBlocks",
     "Block::rank() * Block::kOwnRows",
     cluster="Block::kBlocks",
 )
 SYNC = "tile::sync_workers(block);"
-BEGIN = (f"const Block block{{shared, {TOKEN_LINES}}};", "block.begin();", "")
+BEGIN = (f"const Block block{{shared, {tma.TOKEN_LINES}}};", "block.begin();", "")
 
 
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
@@ -68,12 +48,12 @@ def _write(writer: Writer, program: TileProgram) -> None:
     own, beside = "RegisterOperandBlock<Config>::kThreads", "kRegisterOperandThreads<Config>"
     threads = beside if program.received else own
     writer.write("template <class Config>", f"__global__ void __launch_bounds__({threads}, 1)")
-    given = f"const __grid_constant__ {args_type(program, PLAN)} given"
+    given = f"const __grid_constant__ {tma.args_type(program, PLAN)} given"
     head = f"    {program.recipe}_register_operand({given}) {{"
     with writer.block(head), declared(writer, program):
         _kernel(writer, program)
     writer.line()
-    write_launch(writer, program, PLAN)
+    tma.write_launch(writer, program, PLAN)
 
 
 def receivers(program: TileProgram) -> str:
@@ -90,16 +70,16 @@ def _plan(writer: Writer, program: TileProgram) -> None:
     )
     members = declared(writer, program, member=True)
     with writer.block("struct RegisterOperandPlan : Config {", "};"), members:
-        rows, depth = len(row_tensors(program)), program.roles.depth
+        rows, depth = len(tma.row_tensors(program)), program.roles.depth
         products, token_sums = (
-            len(met(program, layout)) for layout in (Layout.ACCUM, Layout.TOKEN_SUMS)
+            len(tma.reductions(program, layout)) for layout in (Layout.ACCUM, Layout.TOKEN_SUMS)
         )
         writer.write(
             "using Element = typename Config::T;",
             f"static constexpr int kDepth = Config::{depth}, kRowTensors = {rows};",
             f"static constexpr int kProducts = {products};",
         )
-        if (count := len(vectors(program))) or token_sums:
+        if (count := len(tma.vectors(program))) or token_sums:
             writer.line(f"static constexpr int kVectors = {count}, kTokenSums = {token_sums};")
         whole = () if program.received else program.roles.inner
         writer.line(f"static constexpr int kInner = {' + '.join(map(own_lines, whole)) or '0'};")
@@ -137,7 +117,7 @@ def _beside(program: TileProgram) -> tuple[Statement, ...]:
 
 def _in_place(program: TileProgram) -> list[Statement]:
     """Return what meets where the ring was: all but sums of tokens alone, which lie beside it."""
-    return [s for s in program.meetings if s.layout is not Layout.TOKEN_SUMS]
+    return [s for s in program.reductions if s.layout is not Layout.TOKEN_SUMS]
 
 
 def _map(writer: Writer, program: TileProgram) -> None:
@@ -146,8 +126,8 @@ def _map(writer: Writer, program: TileProgram) -> None:
         "template <class Config>",
     )
     types = {s.out: "RegisterOperandReduction<Block>" for s in _in_place(program)}
-    for s in met(program, Layout.INNER_ACCUM):
-        lines = inner_lines(s, program)
+    for s in tma.reductions(program, Layout.INNER_ACCUM):
+        lines = statements.inner_lines(s, program)
         types[s.out] = f"AccumPartials<{lines}, Block::kTokens, Block::kGroups>"
     for s in (*program.fetches, *program.kept, *program.received, *program.products):
         types[s.out] = _kept_type(s, program)
@@ -182,42 +162,33 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.write(
         "using Block = RegisterOperandBlock<Config>;",
         "using Shared = RegisterOperandMap<Config>;",
-        "extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];",
-        "char* const shared = stages;",
-        "tile::launch_dependents();",
+        *tma.OPENING,
     )
     if program.received:
         writer.write(*producer_blocks.fork(program, paired=True), "")
     else:
         writer.write(*BEGIN)
-    write_operands(writer, program, PLAN)
+    tma.write_operands(writer, program, PLAN)
     if program.received:
         with writer.block("if (tile::warp_index() > Block::kWarps) {"):
             received = producer_blocks.receive(program, "Block::kWarps", receivers(program))
             writer.write("Block::sync_cluster();", *received)
         writer.write(*BEGIN)
-    writer.table(rows_of((f"tile::{_sums(s, program)} {s.out};", s) for s in program.accumulators))
+    sums = []
+    for s in program.accumulators:
+        lines = statements.inner_lines(s, program, "Block::kRows")
+        partial = s.layout is Layout.TOKEN_SUMS
+        type_ = "TokenPartial<tile::kRowTile>" if partial else f"SwappedAccum<{lines}>"
+        sums.append((f"tile::{type_} {s.out};", s))
+    writer.table(statements.rows_of(sums))
     writer.line()
-    with writer.block("if (block.is_producer()) {"):
-        loads = enumerate(vectors(program))
-        copies = [f"block.copy_vector({i}, {s.args[0]});" for i, s in loads]
-        if copies:
-            writer.function("const auto copy_vectors = [&] {", *copies)
-        write_copies(writer, program, PLAN, ("copy_vectors",) if copies else ())
-        writer.line("return;")
+    tma.write_copies(writer, program, PLAN)
     fetched = program.fetches and not program.received
     if fetched:
-        writer.write(*fetches(program, "Block::kWorkers"), "tile::commit_copies();")
+        writer.write(*statements.fetches(program, "Block::kWorkers"), "tile::commit_copies();")
     write_loop(writer, program)
     writer.write(*(["tile::wait_copies<0>();"] if fetched else []), "tile::end_loop(block);", "")
     _after_loop(writer, program)
-
-
-def _sums(s: Statement, program: TileProgram) -> str:
-    """Return the type of what a lane adds up in the loop."""
-    if s.layout is Layout.TOKEN_SUMS:
-        return "TokenPartial<tile::kRowTile>"
-    return f"SwappedAccum<{inner_lines(s, program, 'Block::kRows')}>"
 
 
 def write_loop(writer: Writer, program: TileProgram) -> None:
@@ -225,20 +196,24 @@ def write_loop(writer: Writer, program: TileProgram) -> None:
     with writer.block("tile::multiply_register_operand(block, [&](const auto& step) {", "});"):
         lines = [(f"const auto {s.out} = step.{_read(s, program)};", s) for s in program.loads]
         computed = [s for s in program.loop if s.do is not Do.LOAD]
-        writer.table(rows_of([*lines, *((IN_LOOP[s.do](s, s.args), s) for s in computed)]))
+        writer.table(
+            statements.rows_of(
+                [*lines, *((statements.IN_LOOP[s.do](s, s.args), s) for s in computed)]
+            )
+        )
 
 
 def _read(s: Statement, program: TileProgram) -> str:
     if s.layout is Layout.DEPTH:
-        return f"vector({vectors(program).index(s)})"
+        return f"vector({tma.vectors(program).index(s)})"
     if s.layout is Layout.ROWS:
-        return f"rows({row_tensors(program).index(s.out)})"
+        return f"rows({tma.row_tensors(program).index(s.out)})"
     return "inner()" if s.layout is Layout.INNER else "tokens()"
 
 
 def _after_loop(writer: Writer, program: TileProgram) -> None:
-    products, inside = met(program, Layout.ACCUM), _in_place(program)
-    for i, s in enumerate(met(program, Layout.TOKEN_SUMS)):
+    products, inside = tma.reductions(program, Layout.ACCUM), _in_place(program)
+    for i, s in enumerate(tma.reductions(program, Layout.TOKEN_SUMS)):
         writer.line(f"const auto {s.out}_parts = tile::store_partials(block, {i}, {s.args[0]});")
     for s in inside:
         left, call, place = "const auto", "meet_whole", shared_at(s)
@@ -252,16 +227,16 @@ def _after_loop(writer: Writer, program: TileProgram) -> None:
     writer.line()
     for stage in program.stages:
         kept, tile = [s for s in stage.statements if s.do is Do.KEEP], f"{stage.dim.lower()}_tile"
-        writer.write(*stage_tile(program, stage.dim, kept))
+        writer.write(*statements.stage_tile(program, stage.dim, kept))
         with writer.block(f"const auto keep_{tile} = [&](tile::Element e) {{", "};"):
-            per_element(writer, stage.statements, program)
+            statements.per_element(writer, stage.statements, program)
         sizes = f"{own_lines(stage.dim)}, Block::kTokens, Block::kWorkers"
         writer.write(f"tile::for_each_element<{sizes}>({tile}, keep_{tile});", SYNC, "")
-    writer.write(*late_products(program, "Block::kWarps"))
+    writer.write(*statements.late_products(program, "Block::kWarps"))
     if program.products and not program.received:
         writer.write(SYNC, "")
-    writer.line(output_tile(program))
+    writer.line(statements.output_tile(program))
     with writer.block("const auto finish = [&](tile::OwnedElement e) {", "};"):
-        per_element(writer, program.epilogue, program)
+        statements.per_element(writer, program.epilogue, program)
     places = f"block, shared + Shared::kStagingAt, out_tile, {program.output.name}"
     writer.line(f"tile::for_each_owned_row({places}, finish);")

@@ -30,21 +30,8 @@ from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
 from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.schedules import loop
 from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, WAVE_US, Streaming
-from mirage_kernels.generator.schedules.loop import (
-    BUCKETS,
-    FEW_TOKENS,
-    REGISTERS_BESIDE_PRODUCERS,
-    REGISTERS_LEFT,
-    RESERVED_BYTES,
-    ROW_TILE,
-    Block,
-    LoopKnobs,
-    Producers,
-    kept_bytes,
-    row_tiles,
-    rows_for,
-)
 from mirage_kernels.generator.schedules.producer_blocks import TAG_BYTES, producer_tiles
 from mirage_kernels.generator.schedules.schedule import Model, Ranked
 from mirage_kernels.generator.target import Target
@@ -78,7 +65,7 @@ STATISTICS_US = 1.4  # of a token that a warp takes whole before the loop
 
 
 @dataclass(frozen=True)
-class SlicedK(LoopKnobs):
+class SlicedK(loop.LoopKnobs):
     """Template constants of a sliced-K kernel."""
 
     schedule: ClassVar[str] = "sliced_k"
@@ -88,7 +75,7 @@ class SlicedK(LoopKnobs):
     warps: int  # the loop is partitioned over
     chunks: int  # 16-byte pieces that a lane takes of a row per step: 32 elements of four lanes
     stages: int
-    producers: Producers | None = None
+    producers: loop.Producers | None = None
 
     @property
     def preference(self) -> tuple[int, ...]:
@@ -123,21 +110,21 @@ class Area:
     partial: bool = False  # a sum of every warp
 
     def bytes(self, knobs: SlicedK) -> int:
-        """Return its size (csrc/tile/reduce/across_warps.cuh, csrc/tile/mma/resident.cuh)."""
+        """Return its size (csrc/tile/epilogue.cuh, csrc/tile/mma/resident.cuh)."""
         if self.layout is Layout.FACTORS or (self.inner and not self.partial):
             lines = knobs.rows if self.layout is Layout.FACTORS else knobs.tokens
-            return kept_bytes(lines, self.inner)
+            return loop.kept_bytes(lines, self.inner)
         elements = {
             Layout.ACCUM: knobs.tokens * (knobs.rows + 4),
             Layout.TOKEN_SUMS: knobs.tokens,
             Layout.ROW_SUMS: knobs.rows,
-            Layout.INNER_ACCUM: knobs.tokens * (row_tiles(self.inner) + 4),
+            Layout.INNER_ACCUM: knobs.tokens * (loop.row_tiles(self.inner) + 4),
         }
         return elements[self.layout] * 4 * (knobs.warps if self.partial else 1)
 
 
 @dataclass(frozen=True)
-class Footprint(Block):
+class Footprint(loop.Block):
     """What the blocks of a tile program keep per step and in all, by their knobs."""
 
     @staticmethod
@@ -148,12 +135,12 @@ class Footprint(Block):
     @cached_property
     def inner_tiles(self) -> int:
         """Row tiles of accumulators over inner rows that the grid does not cut."""
-        return sum(row_tiles(self._inner(s)) for s in self.program.meetings) // ROW_TILE
+        return sum(loop.row_tiles(self._inner(s)) for s in self.program.reductions) // loop.ROW_TILE
 
     @property
     def row_tile(self) -> int:
         """What a block's rows are a multiple of."""
-        return ROW_TILE if self.program.roles.inner else LINE_TILE
+        return loop.ROW_TILE if self.program.roles.inner else LINE_TILE
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
@@ -167,7 +154,7 @@ class Footprint(Block):
             late += program.products
         areas = [Area(s.out, s.layout, self._inner(s)) for s in early]
         since = 0
-        for s in program.meetings:
+        for s in program.reductions:
             since += s.barrier
             areas.append(Area(s.out, s.layout, self._inner(s), since, partial=True))
         for s, barriers in zip(late, accumulate(s.barrier for s in late), strict=True):
@@ -179,10 +166,10 @@ class Footprint(Block):
         dim = self.program.roles.inner_of(s.type)
         return dim.size if dim else 0
 
-    def octets(self, knobs: SlicedK) -> int:
-        """Return how many 16-byte octets a lane holds of one step."""
+    def vectors(self, knobs: SlicedK) -> int:
+        """Return how many 16-byte vectors a lane holds of one step."""
         lines = self.loads[Layout.ROWS] * knobs.rows + self.loads[Layout.TOKENS] * knobs.tokens
-        lines += sum(row_tiles(self._inner(s)) for s in self.program.loads)
+        lines += sum(loop.row_tiles(self._inner(s)) for s in self.program.loads)
         return knobs.chunks * (lines // LINE_TILE + self.loads[Layout.DEPTH])
 
     def registers(self, knobs: SlicedK) -> int:
@@ -192,8 +179,8 @@ class Footprint(Block):
         mapped = MAPPED_BF16_REGISTERS * any(s.dtype is DType.BF16 for s in maps)
         mapped += MAPPED_DEPTH_REGISTERS * vectors
         mapped += knobs.tokens * knobs.chunks * bool(self.program.statistics)
-        tiles = self.sums[Layout.ACCUM] * -(-knobs.rows // ROW_TILE) + self.inner_tiles
-        return tiles * (knobs.tokens // LINE_TILE) * 4 + self.octets(knobs) * 4 + mapped
+        tiles = self.sums[Layout.ACCUM] * -(-knobs.rows // loop.ROW_TILE) + self.inner_tiles
+        return tiles * (knobs.tokens // LINE_TILE) * 4 + self.vectors(knobs) * 4 + mapped
 
     def shared_bytes(self, knobs: SlicedK) -> int:
         """Return the shared memory of one block."""
@@ -204,7 +191,7 @@ class Footprint(Block):
 
         All of it is taken to be read until the last epoch, that of the epilogue.
         """
-        ring = knobs.warps * knobs.stages * self.octets(knobs) * 16 * WARP_LANES
+        ring = knobs.warps * knobs.stages * self.vectors(knobs) * 16 * WARP_LANES
         end = max((a.since for a in self.areas), default=0) + 2
         buffers = [
             Buffer(a.name, a.bytes(knobs), frozenset(range(max(a.since, 0), end)))
@@ -216,7 +203,7 @@ class Footprint(Block):
 
     def few_registers(self, knobs: SlicedK) -> bool:
         """Say whether a thread's registers do not spill."""
-        most = REGISTERS_BESIDE_PRODUCERS if self.program.received else REGISTERS_LEFT
+        most = loop.REGISTERS_BESIDE_PRODUCERS if self.program.received else loop.REGISTERS_LEFT
         return self.registers(knobs) <= most
 
     def fits(self, knobs: SlicedK, on: Target) -> bool:
@@ -239,7 +226,7 @@ def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
 
 def choose(program: TileProgram, tokens: int, on: Target) -> SlicedK | None:
     """Return the knobs for a bucket; raises PlanError where no block can hold so many tokens."""
-    most = max(BUCKETS_WITH_STATISTICS if program.statistics else BUCKETS)
+    most = max(BUCKETS_WITH_STATISTICS if program.statistics else loop.BUCKETS)
     if tokens > most:
         return None
     return next(_with_producers(program, _alone(program, tokens, on), on))
@@ -249,7 +236,7 @@ def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Sliced
     """Yield knobs to try for a bucket, all of which arrange shared memory as the rule's do."""
     block = Footprint.of(program)
     tile = block.row_tile
-    below = block.arrangement(_alone(program, BUCKETS[0], on)).below
+    below = block.arrangement(_alone(program, loop.BUCKETS[0], on)).below
     for rows in range(tile, ceil(block.rows / tile) * tile + 1, tile):
         if not block.few_registers(SlicedK(tokens, rows, 4, 1, 2)):
             return
@@ -263,9 +250,9 @@ def _alone(program: TileProgram, tokens: int, on: Target) -> SlicedK:
     """Return the rule's knobs without producer blocks."""
     block = Footprint.of(program)
     waves = range(1, -(-block.rows // on.multiprocessors) + 1)
-    by_wave = [rows_for(block.rows, on.multiprocessors * n, block.row_tile) for n in waves]
+    by_wave = [loop.rows_for(block.rows, on.multiprocessors * n, block.row_tile) for n in waves]
     tried = product(dict.fromkeys(by_wave), (2, 1))  # rows of a block, chunks of a step
-    best_first = sorted(tried, key=lambda size: -size[1]) if tokens <= FEW_TOKENS else tried
+    best_first = sorted(tried, key=lambda size: -size[1]) if tokens <= loop.FEW_TOKENS else tried
     for block_rows, chunks in best_first:
         knobs = SlicedK(tokens, block_rows, warps=8, chunks=chunks, stages=2)
         smallest = block.shared_bytes(replace(knobs, warps=4))
@@ -302,9 +289,9 @@ def _with_producers(program: TileProgram, knobs: SlicedK, on: Target) -> Iterato
         return
     block = Footprint(made)
     for tile in producer_tiles(program, knobs.tokens, on)[:PRODUCER_TILES]:
-        few = replace(knobs, producers=Producers(*tile, 2))
+        few = replace(knobs, producers=loop.Producers(*tile, 2))
         steps = ceil(block.depth / few.producer_knobs.step_depth)
-        tried = [replace(knobs, producers=Producers(*tile, n)) for n in range(2, steps + 2)]
+        tried = [replace(knobs, producers=loop.Producers(*tile, n)) for n in range(2, steps + 2)]
         limit = on.shared_bytes - TAG_BYTES
         yield [k for k in tried if block.shared_bytes(k.producer_knobs) <= limit][-1]
 
@@ -318,13 +305,15 @@ def predict(program: TileProgram, on: Target) -> Model:
 
     def model(knobs: SlicedK, tokens: int) -> float:
         most = work.most_blocks(knobs)
-        shared = (on.shared_bytes + RESERVED_BYTES) // (block.shared_bytes(knobs) + RESERVED_BYTES)
+        shared = (on.shared_bytes + loop.RESERVED_BYTES) // (
+            block.shared_bytes(knobs) + loop.RESERVED_BYTES
+        )
         registers = (block.registers(knobs) + ADDRESS_REGISTERS) * knobs.warps * WARP_LANES
         at_once = min(max(1, min(shared, on.registers // registers)), most)  # of the blocks
         token_bytes = TOKEN_BYTES * (1 + (BESIDE if at_once > 1 else 0.0))
         taken = _weights_us(work, knobs, at_once) + work.tokens_us(knobs, token_bytes)
-        lines = block.sums[Layout.ACCUM] * ceil(knobs.rows / ROW_TILE) + block.inner_tiles
-        tiles = lines * ceil(knobs.tokens / LINE_TILE) * work.depth / ROW_TILE
+        lines = block.sums[Layout.ACCUM] * ceil(knobs.rows / loop.ROW_TILE) + block.inner_tiles
+        tiles = lines * ceil(knobs.tokens / LINE_TILE) * work.depth / loop.ROW_TILE
         few_warps = knobs.warps * at_once <= SCHEDULERS
         cycles = ALONE_CYCLES if few_warps else TOGETHER_CYCLES
         issued = most * (tiles / SCHEDULERS * cycles / work.clock)
@@ -349,7 +338,7 @@ def _weights_us(work: Streaming, knobs: SlicedK, at_once: int) -> float:
     computed = any(s.do is Do.MAP for s in work.program.loop)
     enough = COMPUTED_IN_FLIGHT if computed else IN_FLIGHT
     segments = HALF_SEGMENTS if knobs.chunks == 1 else 1.0
-    if knobs.chunks == 1 and knobs.rows % ROW_TILE:
+    if knobs.chunks == 1 and knobs.rows % loop.ROW_TILE:
         segments = ODD_SEGMENTS
     return segments * work.weights_us(knobs, min(1.0, in_flight / enough) / stretch)
 

@@ -5,38 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.names import (
-    ACCUMULATORS,
-    FRAGMENTS,
-    MEETINGS,
-    THREADS,
-    barrier,
-    camel,
-    declared,
-    kept_type,
-    launch_function,
-    own_lines,
-    shared_at,
-    typed,
-)
-from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.statements import (
-    IN_LOOP,
-    fetches,
-    late_products,
-    number_of_tokens,
-    operands,
-    output_tile,
-    per_element,
-    rows_of,
-    scalars,
-    stage_tile,
-)
+from mirage_kernels.generator.emit import statements
+from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
-from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
-from mirage_kernels.generator.schedules.row_wise.writer import statistics
+from mirage_kernels.generator.schedules import producer_blocks
+from mirage_kernels.generator.schedules.row_wise import statistics
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sliced_k import RING, Footprint, SlicedK
 
@@ -60,15 +35,15 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
 def _write(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:
     write_step(writer, program)
     write_map(writer, program, variants)
-    threads = f"{THREADS} + tile::kWarpLanes" if program.received else THREADS
+    threads = f"{statements.THREADS} + tile::kWarpLanes" if program.received else statements.THREADS
     writer.line("template <class Config>")
     writer.line(f"__global__ void __launch_bounds__({threads}, 1)")
     head = f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"
-    with writer.block(head), declared(writer, program):
+    with writer.block(head), statements.declared(writer, program):
         write_body(writer, program)
     writer.line()
     rows, size = program.roles.rows, "SharedMap<Config>::kBytes"
-    with launch_function(writer, "SlicedK"), declared(writer, program):
+    with statements.launch_function(writer, "SlicedK"), statements.declared(writer, program):
         grid = f" = tile::tile_grid<Config>(args.dims[0], {rows}, {size})"
         if program.received:
             grid = "{row_tiles, token_tiles, kThreads + tile::kWarpLanes, kSharedBytes}"
@@ -85,32 +60,40 @@ def _write(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) ->
 def write_step(writer: Writer, program: TileProgram) -> None:
     """Write what a warp copies per step."""
     writer.write("// What a warp copies per step of the loop.", "template <class Config>")
-    with writer.block("struct Step {", "};"), declared(writer, program, member=True):
+    with writer.block("struct Step {", "};"), statements.declared(writer, program, member=True):
         writer.line("static constexpr int kDepth = Config::kChunks * tile::kChunkDepth;")
-        fragments = ((f"{typed(FRAGMENTS, s, program)} {s.out};", s) for s in program.loads)
-        writer.table(rows_of(fragments))
+        fragments = (
+            (f"{statements.typed(statements.FRAGMENTS, s, program)} {s.out};", s)
+            for s in program.loads
+        )
+        writer.table(statements.rows_of(fragments))
     writer.line()
 
 
 def write_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:
     """Write the map of shared memory without numbers: the same for all variants."""
     early = (*program.fetches, *program.statistics)
-    late = (*program.meetings, *program.kept, *program.products)
+    late = (*program.reductions, *program.kept, *program.products)
     if program.received:
         early = (*program.fetches, *program.received, *program.products)
-        late = program.meetings
+        late = program.reductions
     writer.write(
         "// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums.",
         "template <class Config>",
     )
-    with writer.block("struct SharedMap {", "};"), declared(writer, program, member=True):
-        types = {s.out: typed(MEETINGS, s, program) for s in program.meetings}
+    with (
+        writer.block("struct SharedMap {", "};"),
+        statements.declared(writer, program, member=True),
+    ):
+        types = {
+            s.out: statements.typed(statements.REDUCTIONS, s, program) for s in program.reductions
+        }
         for s in (*program.fetches, *program.kept, *program.received, *program.products):
-            types[s.out] = kept_type(s, program)
+            types[s.out] = statements.kept_type(s, program)
         types |= {s.out: "TokenTable<Config::kTokens>" for s in program.statistics}
         writer.write(
             "using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;",
-            *(f"using {camel(name)} = tile::{type_};" for name, type_ in types.items()),
+            *(f"using {statements.camel(name)} = tile::{type_};" for name, type_ in types.items()),
         )
         below = _below(program, variants)
         rows = [
@@ -138,12 +121,12 @@ def _below(program: TileProgram, variants: Sequence[SlicedK]) -> dict[str, tuple
 
 def _offset(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
     start = " + ".join(_end(under, below) for under in below[name]) or "0"
-    return f"k{camel(name)}At = {start}"
+    return f"k{statements.camel(name)}At = {start}"
 
 
 def _end(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
-    begins_at_0 = name == RING and not below[name]
-    return f"{camel(name)}::kBytes" if begins_at_0 else f"k{camel(name)}At + {camel(name)}::kBytes"
+    buffer, begins_at_0 = statements.camel(name), name == RING and not below[name]
+    return f"{buffer}::kBytes" if begins_at_0 else f"k{buffer}At + {buffer}::kBytes"
 
 
 def write_body(writer: Writer, program: TileProgram) -> None:
@@ -169,9 +152,9 @@ def write_body(writer: Writer, program: TileProgram) -> None:
 
 
 def _before_loop(writer: Writer, program: TileProgram) -> None:
-    operands(writer, program.inputs, program)
+    statements.operands(writer, program.inputs, program)
     used = (*program.loop, *program.epilogue) if program.produces else None
-    writer.write(number_of_tokens(program), *scalars(program, used))
+    writer.write(statements.number_of_tokens(program), *statements.scalars(program, used))
     if program.produces:
         writer.write(*producer_blocks.producer_tile(program))
     else:
@@ -183,11 +166,14 @@ def _before_loop(writer: Writer, program: TileProgram) -> None:
             writer.write(*producer_blocks.receive(program, "kWarps"))
     by_name = {o.name: o for o in program.inputs}
     writer.write(*(_edge(s, by_name[s.args[0]], program) for s in program.loads), "")
-    sums = ((f"{typed(ACCUMULATORS, s, program)} {s.out};", s) for s in program.accumulators)
-    writer.table(rows_of(sums))
+    sums = (
+        (f"{statements.typed(statements.ACCUMULATORS, s, program)} {s.out};", s)
+        for s in program.accumulators
+    )
+    writer.table(statements.rows_of(sums))
     writer.line()
     if program.fetches and not program.received:
-        writer.write(*fetches(program, "kThreads"), "")
+        writer.write(*statements.fetches(program, "kThreads"), "")
 
 
 def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
@@ -216,15 +202,20 @@ def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
 
 
 def _loop(writer: Writer, program: TileProgram) -> None:
-    in_registers = program.produces and program.stacked
-    if in_registers:
+    if program.produces and program.stacked:
         with writer.block("const auto load = [&](Step& step, int k) {", "};"):
             loads = ((s.out, s.args[0]) for s in program.loads)
             writer.write(*(f"tile::load(step.{out}, {name}_edge, k);" for out, name in loads))
         run = "tile::load_and_compute<Config::kStages, Step>(steps, load, compute);"
     else:
         for what in ("weights", "tokens"):
-            _copies(writer, program, what)
+            head = f"const auto copy_{what} = [&](tile::StageBuffer<Step> buffer, int k) {{"
+            with writer.block(head, "};"):
+                for s in program.loads:
+                    if (s.layout is Layout.TOKENS) is (what == "tokens"):
+                        cache = "kStream" if s.layout is Layout.ROWS else "kKeep"
+                        where = f"buffer, &Step::{s.out}, {s.args[0]}_edge, k"
+                        writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
         run = "tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, "
         run += f"copy_weights, copy_tokens, {'statistics, ' if program.lines else ''}compute);"
     if program.lines:
@@ -238,59 +229,49 @@ def _loop(writer: Writer, program: TileProgram) -> None:
             if s.do is Do.STORE:  # what all blocks of these tokens compute, by one of them
                 extent = f"{{first_token, {program.roles.tokens}, {program.roles.depth}}}"
                 call = f"tile::store_share<kEvenDepth>({s.args[1]}, {extent}, {s.args[0]}, k);"
-            rows.append((call if s.do is Do.STORE else IN_LOOP[s.do](s, args), s))
-        writer.table(rows_of(rows))
+            rows.append((call if s.do is Do.STORE else statements.IN_LOOP[s.do](s, args), s))
+        writer.table(statements.rows_of(rows))
     writer.write(*producer_blocks.steps(program), run)
     if program.fetches and not program.received:
         writer.line("tile::wait_copies<0>();")
-    if program.meetings[0].barrier:
-        writer.line(barrier(program))
+    if program.reductions[0].barrier:
+        writer.line(statements.barrier(program))
     writer.line()
-
-
-def _copies(writer: Writer, program: TileProgram, what: str) -> None:
-    head = f"const auto copy_{what} = [&](tile::StageBuffer<Step> buffer, int k) {{"
-    with writer.block(head, "};"):
-        for s in program.loads:
-            if (s.layout is Layout.TOKENS) is (what == "tokens"):
-                cache = "kStream" if s.layout is Layout.ROWS else "kKeep"
-                where = f"buffer, &Step::{s.out}, {s.args[0]}_edge, k"
-                writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
 
 
 def _after_loop(writer: Writer, program: TileProgram) -> None:
     """Write where sums meet, what is kept of them and multiplied, and the epilogue."""
     own = "own" if program.stacked and program.produces else "parts"
-    for i, s in enumerate(program.meetings):
+    for i, s in enumerate(program.reductions):
         if s.barrier and i > 0:
-            writer.line(barrier(program))
-        met = f"tile::store_partials<kWarps>({shared_at(s)}, {s.args[0]})"
+            writer.line(statements.barrier(program))
+        met = f"tile::store_partials<kWarps>({statements.shared_at(s)}, {s.args[0]})"
         writer.line(f"const auto {s.out}_{own} = {met};")
     if program.received:
         writer.write(producer_blocks.received("kWarps"), "")
     for stage in program.stages:
         _wait(writer, stage.statements[0], program)
         kept = [s for s in stage.statements if s.do is Do.KEEP]
-        writer.write(*stage_tile(program, stage.dim, kept))
-        call = f"tile::for_each_element<{own_lines(stage.dim)}, kTokens, kThreads>"
+        writer.write(*statements.stage_tile(program, stage.dim, kept))
+        call = f"tile::for_each_element<{statements.own_lines(stage.dim)}, kTokens, kThreads>"
         tile = f"{stage.dim.lower()}_tile"
         with writer.block(f"{call}({tile}, [&](tile::Element e) {{", "});"):
-            per_element(writer, stage.statements, program)
-    for s, line in zip(program.products, late_products(program, "kWarps"), strict=True):
+            statements.per_element(writer, stage.statements, program)
+    for s, line in zip(program.products, statements.late_products(program, "kWarps"), strict=True):
         if s.barrier:
             _wait(writer, s, program)
         writer.line(line)
     if not program.received:
         _wait(writer, program.epilogue[0], program)
-    writer.line(output_tile(program))
+    writer.line(statements.output_tile(program))
     call = "tile::for_each_element<kRows, kTokens, kThreads>(out_tile"
     if program.produces:
         lines, call = producer_blocks.publish(program)
         writer.write(*lines)
     with writer.block(f"{call}, [&](tile::Element e) {{", "});"):
-        per_element(writer, program.epilogue, program)
+        statements.per_element(writer, program.epilogue, program)
 
 
 def _wait(writer: Writer, then: Statement, program: TileProgram) -> None:
     """Write the barrier before a statement that begins a part of the block's life."""
-    writer.write(*([barrier(program)] if then.barrier else []), "")
+    writer.write(*([statements.barrier(program)] if then.barrier else []), "")

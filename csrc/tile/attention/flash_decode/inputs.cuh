@@ -5,7 +5,6 @@
 #pragma once
 
 #include "tile/attention/lazy_tiles.cuh"
-#include "tile/attention/scheduler.cuh"
 
 namespace mirage::tile {
 
@@ -61,14 +60,13 @@ __device__ auto line_sum(const PartitionedTile<T, kLanes, kEach>& tile) {
   static_assert(kLanes <= kWarpLanes, "a line lies in one warp");
   const auto sums = partial_sums(tile.mine);
   RowLines<float, kEach * kLineTile> totals;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
+  unrolled<kEach>([&](int i) {
     totals.at[i] = sums.at[i];
 #pragma unroll
     for (int mask = 1; mask < kLanes; mask *= 2) {
       totals.at[i] += __shfl_xor_sync(~0u, totals.at[i], mask);
     }
-  }
+  });
   return totals;
 }
 template <class T, int kLanes, int kEach, class B>
@@ -97,26 +95,23 @@ class PartitionedInputs {
 
   // Of a work item with so many rows; the last again in place of rows past it.
   __device__ void aim(const AttentionArgs& args, const WorkTile& item, int rows) {
-#pragma unroll
-    for (int i = 0; i < Places::kEach; ++i) {
+    unrolled<Places::kEach>([&](int i) {
       const auto at = item.template place<kRows>(args, min(Places::row(i), rows - 1));
       lines_[i] = reinterpret_cast<const Vec16<T>*>(query_line<T>(args.q, at));
       heads_[i] = static_cast<int>(at.head);
-    }
+    });
     head_ = item.head;
   }
 
   __device__ void ask_for_queries() {
-#pragma unroll
-    for (int i = 0; i < Places::kEach; ++i) queries_.mine.at[i][0] = asked(lines_[i], lines_[i]);
+    unrolled<Places::kEach>([&](int i) { queries_.mine.at[i][0] = asked(lines_[i], lines_[i]); });
   }
   __device__ void ask_for_vectors(const AttentionArgs& args) {
     if constexpr (kEarly) {
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
+      unrolled<kVectors>([&](int v) {
         vectors_[v] = asked_vector(args, v);
         row_vectors_[v] = asked_rows(args, v);
-      }
+      });
     }
   }
 
@@ -142,11 +137,10 @@ class PartitionedInputs {
   // Where all warps can read them, as Line says.
   template <class Line>
   __device__ static void publish(char* lines, const Tile& rows) {
-#pragma unroll
-    for (int i = 0; i < Places::kEach; ++i) {
+    unrolled<Places::kEach>([&](int i) {
       char* const to = lines + Line::offset(Places::row(i), Places::vec());
       if (Places::in_line()) *reinterpret_cast<Vec16<T>*>(to) = rows.mine.at[i][0];
-    }
+    });
   }
 
  private:
@@ -157,10 +151,9 @@ class PartitionedInputs {
   }
   __device__ Tile asked_rows(const AttentionArgs& args, int index) const {
     Tile result;
-#pragma unroll
-    for (int i = 0; i < Places::kEach; ++i) {
+    unrolled<Places::kEach>([&](int i) {
       result.mine.at[i][0] = asked(vector_line<T>(args, index, heads_[i]), lines_[i]);
-    }
+    });
     return result;
   }
   // Of a line, or of one that is there in any case: without a branch it is one load.
@@ -177,10 +170,8 @@ class PartitionedInputs {
   }
   __device__ static Tile found(const Tile& tile, bool there) {
     Tile result;
-#pragma unroll
-    for (int i = 0; i < Places::kEach; ++i) {
-      result.mine.at[i][0] = found(tile.mine.at[i][0], there);
-    }
+    unrolled<Places::kEach>(
+        [&](int i) { result.mine.at[i][0] = found(tile.mine.at[i][0], there); });
     return result;
   }
 

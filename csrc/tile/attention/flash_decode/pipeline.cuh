@@ -9,7 +9,6 @@
 #include "tile/attention/dynamic_scheduler.cuh"
 #include "tile/attention/tma.cuh"
 #include "tile/copy/predicated.cuh"
-#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
 
@@ -119,18 +118,17 @@ class KeyPipeline {
   // the first one reads into L2: nothing is read yet, so it may still change.
   __device__ void arm() {
     if (!more_ || !args_.boxed) return;
-#pragma unroll
-    for (int i = 0; i < kArmed; ++i) {
+    unrolled<kArmed>([&](int i) {
       const int page = __shfl_sync(~0u, page_, i);
-      if (i >= stages_ - 1 || key_block_ + i * stride() >= item_.last) continue;
+      if (i >= stages_ - 1 || key_block_ + i * stride() >= item_.last) return;
       places_[i] = {token_of(key() + i * stride() * kBlockKeys), item_.head, page};
       armed_ = i + 1;
-      if (!elected()) continue;
+      if (!elected()) return;
       expect(landed(i), kStageBytes);
-      if (i > 0) continue;
+      if (i > 0) return;
       prefetch_key_block<T, kDepth>(args_.k_boxes, places_[i]);
       prefetch_key_block<T, kSecondDepth>(args_.v_boxes, places_[i]);
-    }
+    });
   }
 
   // Asks for the first steps; those with new keys when the kernel before has ended. `steps`: the
@@ -231,10 +229,9 @@ class KeyPipeline {
 
   // Starts the copies that are prepared.
   __device__ void fire() {
-#pragma unroll
-    for (int i = 0; i < kArmed; ++i) {
+    unrolled<kArmed>([&](int i) {
       if (i < armed_ && elected()) copy_boxes(i, places_[i]);
-    }
+    });
     key_block_ += armed_ * stride();
     turn_ += armed_;
     settle();

@@ -3,7 +3,6 @@
 
 #include "tile/attention/tma.cuh"
 #include "tile/attention/values.cuh"
-#include "tile/mma/contract.cuh"
 
 namespace mirage::tile {
 
@@ -28,39 +27,27 @@ struct ValueTile {
 // The lines of keys of one step, in registers.
 template <class T, int kKeys, int kDepth>
 __device__ RowFrag<T, kKeys, kDepth> loaded_keys(const char* stage) {
-  RowFrag<T, kKeys, kDepth> tile;
-  unrolled<kKeys / kLineTile, kDepth / kChunkDepth>([&](int i, int c) {
+  return filled<RowFrag<T, kKeys, kDepth>>([&](int i, int c) {
     const int at = KeyBlockLines<T, kDepth>::offset(i * kLineTile + lane_line(),
                                                     c * kChunkVectors + lane_quarter());
-    tile.at[i][c] = *reinterpret_cast<const Vec16<T>*>(stage + at);
+    return *reinterpret_cast<const Vec16<T>*>(stage + at);
   });
-  return tile;
 }
 
 template <class T, int kRows, int kDepth>
 struct ResidentRows {  // an N-side operand that all warps read, in shared memory
   const char* at;
 
-  __device__ TokenFrag<T, kRows, kChunkDepth> chunk(int c) const {
-    TokenFrag<T, kRows, kChunkDepth> found;
-#pragma unroll
-    for (int i = 0; i < kRows / kLineTile; ++i) {
-      const int offset = SharedLines<T, kDepth>::offset(i * kLineTile + lane_line(),
-                                                        c * kChunkVectors + lane_quarter());
-      found.at[i][0] = *reinterpret_cast<const Vec16<T>*>(at + offset);
-    }
-    return found;
+  __device__ Vec16<T> vec(int i, int c) const {
+    const int offset = SharedLines<T, kDepth>::offset(i * kLineTile + lane_line(),
+                                                      c * kChunkVectors + lane_quarter());
+    return *reinterpret_cast<const Vec16<T>*>(at + offset);
   }
-
+  __device__ TokenFrag<T, kRows, kChunkDepth> chunk(int c) const {
+    return filled<TokenFrag<T, kRows, kChunkDepth>>([&](int i, int) { return vec(i, c); });
+  }
   __device__ TokenFrag<T, kRows, kDepth> all() const {
-    TokenFrag<T, kRows, kDepth> found;
-#pragma unroll
-    for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-      const auto one = chunk(c);
-#pragma unroll
-      for (int i = 0; i < kRows / kLineTile; ++i) found.at[i][c] = one.at[i][0];
-    }
-    return found;
+    return filled<TokenFrag<T, kRows, kDepth>>([&](int i, int c) { return vec(i, c); });
   }
 };
 
@@ -69,8 +56,7 @@ struct RowMaxima : RowVector<float, kRows> {
   static constexpr float kLowest =
       -1e30f;  // finite: no maximum is subtracted from itself as infinity
   __device__ RowMaxima() {
-#pragma unroll
-    for (int r = 0; r < kRows / kTokenTile; ++r) this->at[r][0] = this->at[r][1] = kLowest;
+    unrolled<kRows / kTokenTile>([&](int r) { this->at[r][0] = this->at[r][1] = kLowest; });
   }
 };
 
@@ -101,11 +87,10 @@ __device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks
   Scores<float, kKeys, kRows> scores{}, others{};  // two chains of products are half as long
   unrolled<kChunks, kKeys / kRowTile>([&](int c, int k) {
     const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
-#pragma unroll
-    for (int r = 0; r < kRows / kTokenTile; ++r) {
+    unrolled<kRows / kTokenTile>([&](int r) {
       mma<T>(scores.at[k][r], pair, rows.at[r][c], 0);
       mma<T>(others.at[k][r], pair, rows.at[r][c], 1);
-    }
+    });
   });
   return add<float>(scores, others);
 }
@@ -115,17 +100,11 @@ __device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks
                           ResidentRows<T, kRows, kDepth> rows) {
   Scores<float, kKeyLines * kLineTile, kRows> scores{};
   unrolled<kRows / kTokenTile, kChunks>([&](int r, int c) {
-    const int at = SharedLines<T, kDepth>::offset(r * kLineTile + lane_line(),
-                                                  c * kChunkVectors + lane_quarter());
-    const auto vec = *reinterpret_cast<const Vec16<T>*>(rows.at + at);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int k = 0; k < kKeyLines / 2; ++k) {
-        const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
-        mma<T>(scores.at[k][r], pair, vec, h);
-      }
-    }
+    const auto vec = rows.vec(r, c);
+    unrolled<2, kKeyLines / 2>([&](int h, int k) {
+      const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
+      mma<T>(scores.at[k][r], pair, vec, h);
+    });
   });
   return scores;
 }
@@ -155,15 +134,13 @@ __device__ Partial<kDims, kLines * kLineTile> partial_sums(
 template <int kKeys>
 __device__ auto line_totals(const Partial<Dims::kRowsDepth, kKeys>& sums) {
   KeyVector<float, kKeys> result;
-#pragma unroll
-  for (int i = 0; i < kKeys / kLineTile; ++i) result.at[i / 2][i % 2] = line_total(sums.at[i]);
+  unrolled<kKeys / kLineTile>([&](int i) { result.at[i / 2][i % 2] = line_total(sums.at[i]); });
   return result;
 }
 template <int kRows>
 __device__ auto line_totals(const Partial<Dims::kTokensDepth, kRows>& sums) {
   RowLines<float, kRows> result;
-#pragma unroll
-  for (int i = 0; i < kRows / kLineTile; ++i) result.at[i] = line_total(sums.at[i]);
+  unrolled<kRows / kLineTile>([&](int i) { result.at[i] = line_total(sums.at[i]); });
   return result;
 }
 
@@ -184,14 +161,12 @@ template <class T, int kKeyLines, int kChunks>
 __device__ auto line_sum(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>& keys,
                          const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>& others) {
   KeyVector<float, kKeyLines * kLineTile> sums;
-#pragma unroll
-  for (int k = 0; k < kKeyLines / 2; ++k) {
+  unrolled<kKeyLines / 2>([&](int k) {
     float halves[2][2][4] = {};  // of eight lines, of half a chunk
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
+    unrolled<kChunks>([&](int c) {
       const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
       unrolled<2, 2>([&](int h, int i) { mma<T>(halves[i][h], pair, others.at[2 * k + i][c], h); });
-    }
+    });
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // line g times line g is with lane 4 * g + g / 2
       const float (&a)[4] = halves[i][0], (&b)[4] = halves[i][1];
@@ -199,7 +174,7 @@ __device__ auto line_sum(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>
       const float mine = odd ? a[2 * i + 1] + b[2 * i + 1] : a[2 * i] + b[2 * i];
       sums.at[k][i] = __shfl_sync(~0u, mine, lane_line() * 4 + lane_line() / 2);
     }
-  }
+  });
   return sums;
 }
 
@@ -224,10 +199,8 @@ __device__ void rescale(RowMaxima<kRows>& maximum, const Scores<float, kKeys, kR
   bool rises = false;
   unrolled<kRows / kTokenTile, 2>([&](int r, int j) {
     float& found = most.at[r][j] = scores.at[0][r][j];
-#pragma unroll
-    for (int k = 0; k < kKeys / kRowTile; ++k) {
-      found = fmaxf(found, fmaxf(scores.at[k][r][j], scores.at[k][r][j + 2]));
-    }
+    unrolled<kKeys / kRowTile>(
+        [&](int k) { found = fmaxf(found, fmaxf(scores.at[k][r][j], scores.at[k][r][j + 2])); });
     rises |= found > maximum.at[r][j] + kMostAboveMaximum;
   });
   if (!__any_sync(~0u, rises)) return;
@@ -241,11 +214,10 @@ __device__ void rescale(RowMaxima<kRows>& maximum, const Scores<float, kKeys, kR
       const float factor = fast_exp(maximum.at[r][j] - higher);
       maximum.at[r][j] = higher;
       sums.at[r][j] *= factor;
-#pragma unroll
-      for (int d = 0; d < kDepth / kRowTile; ++d) {
+      unrolled<kDepth / kRowTile>([&](int d) {
         product.at[d][r][j] *= factor;
         product.at[d][r][j + 2] *= factor;
-      }
+      });
     }
   }
 }
@@ -286,21 +258,18 @@ template <class T, int kKeys, int kRows, int kDepth>
 __device__ void contract_values(ValueProduct<kDepth, kRows>& product,
                                 ValueTile<T, kKeys, kDepth> values,
                                 const PackedScores<T, kKeys, kRows>& weights) {
-#pragma unroll
-  for (int k = 0; k < kKeys / kRowTile; ++k) {
+  unrolled<kKeys / kRowTile>([&](int k) {
     uint32_t rows[kRows / kTokenTile][2];
     unrolled<kRows / kTokenTile, 2>(
         [&](int r, int i) { rows[r][i] = turned(bits(weights.at[k][r][i])); });
     const int line = k * kRowTile + lane() / 16 * 8 + lane() % 8;
-#pragma unroll
-    for (int d = 0; d < kDepth / kRowTile; ++d) {
+    unrolled<kDepth / kRowTile>([&](int d) {
       uint32_t tiles[4];
       load_turned(tiles,
                   values.at + KeyBlockLines<T, kDepth>::offset(line, d * 2 + lane() / 8 % 2));
-#pragma unroll
-      for (int r = 0; r < kRows / kTokenTile; ++r) mma<T>(product.at[d][r], tiles, rows[r]);
-    }
-  }
+      unrolled<kRows / kTokenTile>([&](int r) { mma<T>(product.at[d][r], tiles, rows[r]); });
+    });
+  });
 }
 
 }  // namespace mirage::tile

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "tile/attention/combine.cuh"
+#include "tile/attention/flash_decode/pipeline.cuh"
 
 namespace mirage::tile {
 
@@ -59,9 +60,9 @@ class ClusterReduction {
   }
 
   // To the block that finishes a pair.
-  __device__ void send(int pair, const Total& total) const {
+  __device__ void send(int pair, const Total<2>& total) const {
     const int turn = place(pair), to = pair - turn * size_;
-    tile::store_dsmem(map_to_block(at(rank_, turn), to), total.all(),
+    tile::store_dsmem(map_to_block(at(rank_, turn), to), packed(total),
                       map_to_block(shared_ + kBarrierAt, to));
   }
 
@@ -82,23 +83,24 @@ class ClusterReduction {
     return (size_ > kTogether) + (size_ > 2 * kTogether);
   }
 
-  // What all blocks sent of the pair at a place.
-  __device__ Total total(int place) const {
-    Total total;
-    const int own = lane() & ((1 << shift()) - 1);
-    add_left<kTogether, false>(total, Sent{*this, place}, own * kTogether,
-                               min((own + 1) * kTogether, size_) - 1);
-    add_over_lanes(total, 1 << shift());
+  // What all blocks sent of the pair at a place. All lanes that share it come here.
+  __device__ Total<2> total(int place) const {
+    Total<2> total;
+    const int lanes = 1 << shift(), first = (lane() & (lanes - 1)) * kTogether;
+    add_left<kTogether, false>(total, first, min(first + kTogether, size_) - 1,
+                               [&](int block) { return unpacked(*at(block, place)); });
+#pragma unroll 1
+    for (int mask = 1; mask < lanes; mask *= 2) {
+      total.raise(fmaxf(total.maximum, __shfl_xor_sync(~0u, total.maximum, mask)));
+      total.sum += __shfl_xor_sync(~0u, total.sum, mask);
+      total.of[0] += __shfl_xor_sync(~0u, total.of[0], mask);
+      total.of[1] += __shfl_xor_sync(~0u, total.of[1], mask);
+    }
     return total;
   }
 
  private:
   static constexpr int kTogether = 4;  // blocks whose sums are read at once
-  struct Sent {
-    const ClusterReduction& cluster;
-    int place;
-    __device__ Total of(int block) const { return Total(*cluster.at(block, place)); }
-  };
   __device__ Mbarrier& barrier() const {
     return *reinterpret_cast<Mbarrier*>(shared_ + kBarrierAt);
   }
@@ -129,27 +131,6 @@ struct Workspace {
     return reinterpret_cast<float4*>(at) + blocks + (of * cluster + rank) * kMost + place;
   }
 };
-
-// Of one pair, what clusters left in the workspace.
-template <class Space>
-struct LeftByClusters {
-  Space space;
-  int place;
-  __device__ Total of(int cluster) const { return Total(__ldcg(space.pair(cluster, place))); }
-};
-
-// Tells the cluster that finishes the work tile; the other threads' writes were before a barrier.
-__device__ inline void announce(uint64_t* at, uint64_t nonce) {
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(nonce) : "memory");
-}
-
-__device__ inline void await(uint64_t* at, uint64_t nonce) {
-  uint64_t found = 0;
-  do {
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(found) : "l"(at) : "memory");
-  } while (found != nonce);
-  *at = 0;
-}
 
 // Where the warps' products meet: each in a free stage of its pipeline, `kRoom` bytes.
 template <int kRows, int kDepth, int kWarps, int kRoom>
@@ -190,11 +171,24 @@ class WarpReduction {
     if (lane() == 0) stage_of(warp_index()) = static_cast<int>(stage - shared_);
   }
 
-  // What the warps have of a pair; after a barrier.
-  __device__ Total total(Places places, int pair) const {
-    Total total;
-    add_left<kTogether, true>(total, Left{*this, places.row(pair), places.place(pair)}, 0,
-                              kWarps - 1);
+  // What the warps have of a row's pair, or of several that lie so far apart; after a barrier.
+  template <int kPairs = 1>
+  __device__ Total<2 * kPairs> total(Places places, int pair, int apart = 0) const {
+    const int row = places.row(pair);
+    int at[kPairs];
+    unrolled<kPairs>([&](int j) { at[j] = places.place(pair + j * apart); });
+    Total<2 * kPairs> total;
+    add_left<kTogether, true>(total, 0, kWarps - 1, [&](int warp) {
+      const auto* const stage = reinterpret_cast<const float2*>(shared_ + stage_of(warp));
+      const float2 sums = *row_of(warp, row);
+      Total<2 * kPairs> left{{}, sums.x, sums.y};
+      unrolled<kPairs>([&](int j) {
+        const float2 two = stage[at[j]];
+        left.of[2 * j] = two.x;
+        left.of[2 * j + 1] = two.y;
+      });
+      return left;
+    });
     return total;
   }
 
@@ -205,68 +199,56 @@ class WarpReduction {
   __device__ void finish(Places places, const Row& result, bool wanted) const {
     constexpr int kThreads = kWarps * kWarpLanes;
     static_assert(kThreads % kRows == 0, "a thread's pairs are of one row");
-    const auto use = [&](int pair, const Total& total) {
+    const auto use = [&](int pair, const Total<2>& total) {
       if (!wanted) return;
       result.template take<After>({places.row(pair), places.depth(pair)}, total);
     };
     int pair = threadIdx.x;
 #pragma unroll 1
     for (; pair + kThreads < places.count(); pair += 2 * kThreads) {
-      Total totals[2];
-      add_two(totals, places, pair, pair + kThreads);
-      use(pair, totals[0]);
-      use(pair + kThreads, totals[1]);
+      const auto both = total<2>(places, pair, kThreads);
+      use(pair, {{both.of[0], both.of[1]}, both.maximum, both.sum});
+      use(pair + kThreads, {{both.of[2], both.of[3]}, both.maximum, both.sum});
     }
     if (pair < places.count()) use(pair, total(places, pair));
   }
 
  private:
-  __device__ void add_two(Total (&totals)[2], Places places, int one, int other) const {
-    const int row = places.row(one), at[2] = {places.place(one), places.place(other)};
-#pragma unroll 1
-    for (int first = 0; first < kWarps; first += kTogether) {
-      float2 rows[kTogether], items[kTogether][2];
-      float maximum = totals[0].maximum;
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        const auto* const stage = reinterpret_cast<const float2*>(shared_ + stage_of(first + i));
-        rows[i] = *row_of(first + i, row);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) items[i][j] = stage[at[j]];
-      }
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) maximum = fmaxf(maximum, rows[i].x);
-      const float before = fast_exp(totals[0].maximum - maximum);
-      totals[0].scale(before);
-      totals[1].scale(before);
-      totals[0].maximum = totals[1].maximum = maximum;
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        const float factor = fast_exp(rows[i].x - maximum);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          totals[j].sum += rows[i].y * factor;
-          totals[j].of[0] += items[i][j].x * factor;
-          totals[j].of[1] += items[i][j].y * factor;
-        }
-      }
-    }
-  }
-
-  struct Left {
-    const WarpReduction& reduction;
-    int row, place;
-    __device__ Total of(int warp) const {
-      const char* const stage = reduction.shared_ + reduction.stage_of(warp);
-      return {reinterpret_cast<const float2*>(stage)[place], *reduction.row_of(warp, row)};
-    }
-  };
   __device__ int& stage_of(int warp) const { return reinterpret_cast<int*>(shared_)[warp]; }
   __device__ float2* row_of(int warp, int row) const {
     return reinterpret_cast<float2*>(shared_ + kRowsAt) + warp * kRows + row;
   }
 
   char* shared_;
+};
+
+// Where a block has what: in registers, or where in shared memory.
+// The warps' pipelines, what warps and then blocks of a cluster reduce, the resident queries.
+template <class T, int kDepth, class Knobs, int kMore>
+struct FlashDecodeLayout {
+  static constexpr int kRows = Knobs::kRows;
+  using Pipeline = KeyPipeline<T, kDepth, Knobs, kMore>;
+  using Reduction = WarpReduction<kRows, kDepth, Knobs::kWarps, Pipeline::kStageBytes>;
+  using Cluster = ClusterReduction<kRows, kDepth>;
+
+  static constexpr int kKeyWork = kKeyWorkOf<Knobs>;
+  // A warp has no registers for keys that it computes with, for long ones that it sums too, or for
+  // latents; nor for long queries while the first copies start.
+  static constexpr bool kReadsLate = kMore > 0 || kKeyWork == 2 || (kKeyWork == 1 && kDepth > 192);
+  static constexpr bool kReadsQueriesLate = kReadsLate || kDepth > 128;
+  // Clusters whose sums are read at once.
+  static constexpr int kTogether = kDepth > 128 && kMore == 0 ? 4 : kRows == kLineTile ? 16 : 8;
+
+  // Few rows stay in registers, more lie in shared memory for all warps.
+  static constexpr bool kResidentInShared = kRows * kDepth > 1024;
+  static constexpr int kReductionAt = Pipeline::kBytes;
+  static constexpr int kClusterAt = (kReductionAt + Reduction::kBytes + 15) / 16 * 16;
+  static constexpr int kResidentAt = (kClusterAt + Cluster::kBytes + 127) / 128 * 128;
+  static constexpr int kMoreResidentAt = kResidentAt + kRows * SharedLines<T, kDepth>::kPitch;
+  static constexpr bool kHasResident =
+      kResidentInShared || kKeyWork > 0;  // partitioned rows pass there
+  static constexpr int kBytes =
+      kHasResident ? kMoreResidentAt + kRows * SharedLines<T, kMore>::kPitch : kResidentAt;
 };
 
 }  // namespace mirage::tile

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "tile/attention/flash_decode/inputs.cuh"
-#include "tile/attention/flash_decode/layout.cuh"
-#include "tile/sync/dependent_launch.cuh"
+#include "tile/attention/flash_decode/reduction.cuh"
 
 namespace mirage::tile {
 
@@ -99,12 +98,11 @@ class FlashDecode {
   // The lines of an input by query heads, one for each query row; zeros if it is absent.
   __device__ Lazy<RowLinesSource<T, kRows, kDepth>> row_vectors(int index) const {
     Lazy<RowLinesSource<T, kRows, kDepth>> found;
-#pragma unroll
-    for (int i = 0; i < kRows / kLineTile; ++i) {
+    unrolled<kRows / kLineTile>([&](int i) {
       const int row = min(i * kLineTile + lane_line(), rows_ - 1);
       const QueryPlace at = item_.template place<kRows>(args_, row);
       found.source.at[i] = vector_line<T>(args_, index, at.head);
-    }
+    });
     return found;
   }
 
@@ -274,15 +272,13 @@ class FlashDecode {
 
   __device__ void ask_for_queries() {
     inputs_.ask_for_queries();
-#pragma unroll
-    for (int i = 0; i < kRows / kLineTile; ++i) {
+    unrolled<kRows / kLineTile>([&](int i) {
       const T* line = kFewRows ? query_lines_ : query_line(args_.q, i * kLineTile + lane_line());
-#pragma unroll
-      for (int c = 0; c < kDepth / kChunkDepth; ++c) {
+      unrolled<kDepth / kChunkDepth>([&](int c) {
         reinterpret_cast<uint4&>(queries_.at[i][c]) =
             reinterpret_cast<const uint4*>(line)[c * kChunkVectors + lane_quarter()];
-      }
-    }
+      });
+    });
   }
 
   __device__ const T* query_line(const mirage::Lines& lines, int row) const {
@@ -293,27 +289,25 @@ class FlashDecode {
   template <int kLong>
   __device__ auto query_lines(const mirage::Lines& lines) const {
     Lazy<RowLinesSource<T, kRows, kLong>> found;
-#pragma unroll
-    for (int i = 0; i < kRows / kLineTile; ++i) {
+    unrolled<kRows / kLineTile>([&](int i) {
       const int row = i * kLineTile + lane_line();
       const auto* line = reinterpret_cast<const Vec16<T>*>(query_line(lines, row));
       found.source.at[i] = row < rows_ ? line : nullptr;
-    }
+    });
     return found;
   }
 
   // Rows to shared memory, partitioned over the warps.
   template <class SharedLine, class Lines>
   __device__ void store_resident(char* to, const Lines& rows) {
-#pragma unroll
-    for (int i = 0; i < kRows / kLineTile; ++i) {
-      if (i % kWarps != warp_index()) continue;
+    unrolled<kRows / kLineTile>([&](int i) {
+      if (i % kWarps != warp_index()) return;
       for_each_chunk(rows, [&](int c, const auto& chunk) {
         const int at =
             SharedLine::offset(i * kLineTile + lane_line(), c * kChunkVectors + lane_quarter());
         *reinterpret_cast<Vec16<T>*>(to + at) = chunk.at[i][0];
       });
-    }
+    });
     __syncthreads();
   }
 
@@ -346,14 +340,15 @@ class FlashDecode {
       const int turn = (first + static_cast<int>(threadIdx.x)) >> shift;
       const int place = min(turn, count - 1);
       const int pair = cluster_.pair(place);
-      Total total = cluster_.alone() ? reduction_.total(places, pair) : cluster_.total(place);
+      Total<2> total = cluster_.alone() ? reduction_.total(places, pair) : cluster_.total(place);
       if (last > cluster) {
-        add_left<Layout::kTogether, false>(total, LeftByClusters<Space>{space(), place},
-                                           cluster + 1, last);
+        add_left<Layout::kTogether, false>(total, cluster + 1, last, [&](int from) {
+          return unpacked(__ldcg(space().pair(from, place)));
+        });
       }
       if (turn >= count) continue;
       if (item_.first > 0) {
-        *space().pair(cluster, place) = total.all();
+        *space().pair(cluster, place) = packed(total);
       } else if (row < rows_) {
         result.template take<After>({row, places.depth(pair)}, total);
       }

@@ -2,11 +2,13 @@
 //
 // The last group of warpgroups gets what the others have. A work tile that is all its block's is
 // finished from registers. Blocks of a cluster send each other slices of rows and finish a slice
-// each; otherwise what blocks leave goes through the workspace.
+// each; otherwise, as in flash_decode/reduction.cuh, the block that has a work tile's first key
+// block finishes it, and the others leave what they have in the workspace. Here four elements of a
+// row go together.
 #pragma once
 
+#include "tile/attention/combine.cuh"
 #include "tile/attention/wgmma/pipeline.cuh"
-#include "tile/attention/wgmma/reduction.cuh"
 
 namespace mirage::tile {
 
@@ -18,6 +20,90 @@ __device__ inline void copy_to_block(uint32_t to, const void* from, int bytes, u
       "r"(shared_address(from)), "r"(bytes), "r"(barrier)
       : "memory");
 }
+
+// What a block leaves: its nonce; per row its maximum and sum; the product [rows, D].
+template <int kRows, int kDepth>
+struct WgmmaSpace {
+  static constexpr int64_t kRowFloats = kDepth + 4;  // the last four: maximum, sum
+  static constexpr int64_t kBlockBytes = sizeof(float4) + kRows * kRowFloats * sizeof(float);
+  char* at;
+  int blocks;
+
+  __device__ uint64_t* nonce(int block) const {
+    return reinterpret_cast<uint64_t*>(at + block * sizeof(float4));
+  }
+  __device__ float* row(int block, int row) const {
+    float* const first = reinterpret_cast<float*>(at + blocks * sizeof(float4));
+    return first + (static_cast<int64_t>(block) * kRows + row) * kRowFloats;
+  }
+};
+
+// Rows in shared memory: of some items, `rows` each; product, then maximum and sum.
+template <int kDepth>
+struct LeftRows {
+  static constexpr int kPitch = kDepth + 8;  // floats; lines of eight rows use all banks
+  float* at;
+  int rows;
+
+  __device__ float* row(int item, int row) const { return at + (item * rows + row) * kPitch; }
+};
+
+// Four elements of a row, and its maximum and sum, which follow the product.
+template <int kDepth, class Read>
+__device__ Total<4> four_of(const float* row, int d, Read read) {
+  const float2 sums = read(reinterpret_cast<const float2*>(row + kDepth));
+  const float4 four = read(reinterpret_cast<const float4*>(row + d));
+  return {{four.x, four.y, four.z, four.w}, sums.x, sums.y};
+}
+template <int kDepth>
+__device__ Total<4> four_of(const float* row, int d) {
+  return four_of<kDepth>(row, d, [](const auto* at) { return *at; });
+}
+
+// The rows of a work tile as what comes after the combination sees them.
+template <class T, int kRows>
+class WgmmaResults {
+ public:
+  __device__ WgmmaResults(const AttentionArgs& args, const WorkTile& work_tile)
+      : args_(args),
+        work_tile_(work_tile),
+        pairs_(
+            ((reinterpret_cast<uintptr_t>(args.out) / sizeof(T) | args.out_token | args.out_head) &
+             1) == 0) {}
+
+  // Elements come in pairs.
+  __device__ void store(RowElement e, float value) const {
+    if (e.d % 2 == 0) {
+      even_ = value;
+    } else if (pairs_) {
+      *reinterpret_cast<Pair<T>*>(at_.out + e.d - 1) = from_floats<T>(make_float2(even_, value));
+    } else {
+      at_.out[e.d - 1] = cast<T>(even_);
+      at_.out[e.d] = cast<T>(value);
+    }
+  }
+
+  // Turns to a row; see ResultRow.
+  __device__ Divisor begin(int row, float maximum, float sum, bool leads, float& factor) {
+    at_ = ResultRow<T>(args_, work_tile_.template place<kRows>(args_, row));
+    return at_.divisor(maximum, sum, leads, factor);
+  }
+
+  // After::of(rows, element, sum, product) for four elements of a row.
+  template <class After>
+  __device__ void take(RowElement e, const Total<4>& total) {
+    float factor;
+    const Divisor sum = begin(e.row, total.maximum, total.sum, e.d == 0, factor);
+    unrolled<4>([&](int i) { After::of(*this, {e.row, e.d + i}, sum, total.of[i] * factor); });
+  }
+
+ private:
+  const AttentionArgs& args_;
+  const WorkTile& work_tile_;
+  bool pairs_;  // of elements lie as such in memory
+  ResultRow<T> at_;
+  mutable float even_ = 0.0f;
+};
 
 template <class T, int kDepth, class Knobs>
 class WgmmaCombine {
@@ -81,83 +167,75 @@ class WgmmaCombine {
     if constexpr (kGroups == 1) return;
     if (!has_sums()) {
       float4* const to = room_of(Pipeline::group());
-#pragma unroll
-      for (int n = 0; n < kQuads; ++n) {
-        const float* four = product.at[n / 8][n % 8];
+      unrolled<kQuads>([&](int n) {
+        const float* four = product.at[n];
         to[n * kLanes] = make_float4(four[0], four[1], four[2], four[3]);
-      }
+      });
       to[kQuads * kLanes] =
-          make_float4(maximum.at[0][0], product.sums[0], maximum.at[0][1], product.sums[2]);
+          make_float4(maximum.at[0][0], product.sums()[0], maximum.at[0][1], product.sums()[2]);
     }
     Pipeline::sync_consumers();
     if (!has_sums()) return;
-#pragma unroll
-    for (int g = 0; g < kGroups - 1; ++g) add_group(maximum, product, room_of(g));
+    unrolled<kGroups - 1>([&](int g) { add_group(maximum, product, room_of(g)); });
   }
   __device__ static void add_group(Maxima& maximum, Product& product, const float4* from) {
     const float4 rows = from[kQuads * kLanes];
     const float theirs[2] = {rows.x, rows.z}, sums[2] = {rows.y, rows.w};
     float own[2], other[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    unrolled<2>([&](int i) {
       const float higher = fmaxf(maximum.at[0][i], theirs[i]);
       own[i] = fast_exp(maximum.at[0][i] - higher);
       other[i] = fast_exp(theirs[i] - higher);
       maximum.at[0][i] = higher;
-      product.sums[2 * i] = product.sums[2 * i] * own[i] + sums[i] * other[i];
-    }
-#pragma unroll
-    for (int n = 0; n < kQuads; ++n) {
+      product.sums()[2 * i] = product.sums()[2 * i] * own[i] + sums[i] * other[i];
+    });
+    unrolled<kQuads>([&](int n) {
       const float4 four = from[n * kLanes];
-      float* const to = product.at[n / 8][n % 8];
+      float* const to = product.at[n];
       to[0] = to[0] * own[0] + four.x * other[0];
       to[1] = to[1] * own[0] + four.y * other[0];
       to[2] = to[2] * own[1] + four.z * other[1];
       to[3] = to[3] * own[1] + four.w * other[1];
-    }
+    });
   }
 
   // take(d, pair) for the two neighbours of each pair that a lane has of its line i.
   template <class Take>
   __device__ static void for_each_pair(int i, const Product& product, Take take) {
-#pragma unroll
-    for (int n = 0; n < kQuads; ++n) {
-      take(n * kTokenTile + lane_quarter() * 2, &product.at[n / 8][n % 8][2 * i]);
-    }
+    unrolled<kQuads>(
+        [&](int n) { take(n * kTokenTile + lane_quarter() * 2, &product.at[n][2 * i]); });
   }
 
   // Leaves the sums among the block's rows.
   __device__ void publish(float* at, const Maxima& maximum, const Product& product) const {
     const Left left{at, kRows};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    unrolled<2>([&](int i) {
       float* const to = left.row(0, Pipeline::row_of(i));
       for_each_pair(i, product, [&](int d, const float* pair) {
         *reinterpret_cast<float2*>(to + d) = make_float2(pair[0], pair[1]);
       });
       if (lane_quarter() == 0) {
         *reinterpret_cast<float2*>(to + kDepth) =
-            make_float2(maximum.at[0][i], product.sums[2 * i]);
+            make_float2(maximum.at[0][i], product.sums()[2 * i]);
       }
-    }
+    });
   }
 
   // The results of a work tile of which nobody else has keys, from the lanes that have its sums.
   template <class After>
   __device__ void finish_lines(const Maxima& maximum, const Product& product) const {
     WgmmaResults<T, kRows> results(args_, item_);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    unrolled<2>([&](int i) {
       const int row = Pipeline::row_of(i);
-      if (row >= rows_) continue;
+      if (row >= rows_) return;
       float factor;
       const Divisor sum =
-          results.begin(row, maximum.at[0][i], product.sums[2 * i], lane_quarter() == 0, factor);
+          results.begin(row, maximum.at[0][i], product.sums()[2 * i], lane_quarter() == 0, factor);
       for_each_pair(i, product, [&](int d, const float* pair) {
         After::of(results, {row, d}, sum, pair[0] * factor);
         After::of(results, {row, d + 1}, sum, pair[1] * factor);
       });
-    }
+    });
   }
 
   template <class Take>
@@ -175,13 +253,13 @@ class WgmmaCombine {
 
   __device__ void contribute() const {
     const int block = blockIdx.x;
-    const Left left{left_, kRows};
     for_each(rows_, [&](RowElement e) {
-      const typename Left::Four own{left, e};
-      *space().values(block, e) = own.values(0);
+      const float* const from = Left{left_, kRows}.row(0, e.row);
+      float* const to = space().row(block, e.row);
+      reinterpret_cast<float4&>(to[e.d]) = reinterpret_cast<const float4&>(from[e.d]);
       if (e.d == 0) {
-        const float2 sums = own.sums(0);
-        *space().sums(block, e.row) = make_float4(sums.x, sums.y, 0.0f, 0.0f);
+        const auto sums = reinterpret_cast<const float2&>(from[kDepth]);
+        reinterpret_cast<float4&>(to[kDepth]) = make_float4(sums.x, sums.y, 0.0f, 0.0f);
       }
     });
     Pipeline::sync_consumers();
@@ -198,9 +276,12 @@ class WgmmaCombine {
     const Left left{left_, kRows};
     WgmmaResults<T, kRows> results(args_, item_);
     for_each(rows_, [&](RowElement e) {
-      WgmmaTotal total;
-      add_left<1>(total, typename Left::Four{left, e}, 0, 0);
-      add_left<kTogether>(total, LeftByBlocks<Space>{space(), e}, first, last);
+      Total<4> total;
+      add_left<1, true>(total, 0, 0, [&](int) { return four_of<kDepth>(left.row(0, e.row), e.d); });
+      add_left<kTogether, false>(total, first, last, [&](int block) {
+        const auto read = [](const auto* at) { return __ldcg(at); };
+        return four_of<kDepth>(space().row(block, e.row), e.d, read);
+      });
       results.template take<After>(e, total);
     });
   }
@@ -231,9 +312,11 @@ class WgmmaCombine {
     const int first = rank * rows;
     WgmmaResults<T, kRows> results(args_, item_);
     for_each(min(rows, rows_ - first), [&](RowElement e) {
-      WgmmaTotal total;
-      const LeftInCluster<kDepth> items{left, Left{out + first * Left::kPitch, rows}, rank, e};
-      add_left<kTogether>(total, items, 0, cluster - 1);
+      Total<4> total;
+      add_left<kTogether, false>(total, 0, cluster - 1, [&](int item) {
+        const float* const own = Left{out, kRows}.row(0, first + e.row);
+        return four_of<kDepth>(item == rank ? own : left.row(item, e.row), e.d);
+      });
       results.template take<After>({first + e.row, e.d}, total);
     });
     __syncwarp();

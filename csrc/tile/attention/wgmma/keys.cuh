@@ -25,18 +25,12 @@ __device__ inline int warp_in_group() { return warp_index() % kGroupWarps; }
 // The lines of this warp, of the k-th 64 keys.
 template <class T, int kKeys, int kDepth>
 __device__ RowFrag<T, kWarpRows, kDepth> lines_of(WgmmaKeys<T, kKeys, kDepth> keys, int k) {
-  RowFrag<T, kWarpRows, kDepth> lines;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  return filled<RowFrag<T, kWarpRows, kDepth>>([&](int i, int c) {
     const int line = k * kProductKeys + warp_in_group() * kWarpRows + i * kLineTile + lane_line();
-#pragma unroll
-    for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-      const int vec = c * kChunkVectors + lane_quarter();
-      const int at = vec / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, vec % 8);
-      lines.at[i][c] = *reinterpret_cast<const Vec16<T>*>(keys.at + at);
-    }
-  }
-  return lines;
+    const int vec = c * kChunkVectors + lane_quarter();
+    const int at = vec / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, vec % 8);
+    return *reinterpret_cast<const Vec16<T>*>(keys.at + at);
+  });
 }
 template <class B>
 __device__ const B& lines_of(const B& other, int) {
@@ -65,12 +59,11 @@ template <int kKeys>
 __device__ float own_total(const float (&mine)[kKeys / kProductKeys][2]) {
   const int quarter = lane_quarter();
   float half[kKeys / kProductKeys];  // of line 2 k + quarter % 2
-#pragma unroll
-  for (int k = 0; k < kKeys / kProductKeys; ++k) {
+  unrolled<kKeys / kProductKeys>([&](int k) {
     const float resident = quarter % 2 == 0 ? mine[k][0] : mine[k][1];
     const float given = quarter % 2 == 0 ? mine[k][1] : mine[k][0];
     half[k] = resident + __shfl_xor_sync(~0u, given, 1);
-  }
+  });
   if constexpr (kKeys == kProductKeys) return half[0] + __shfl_xor_sync(~0u, half[0], 2);
   const float resident = quarter / 2 == 0 ? half[0] : half[1];
   const float given = quarter / 2 == 0 ? half[1] : half[0];
@@ -82,12 +75,11 @@ template <class T, int kKeys, int kDepth, class... B>
 __device__ auto line_sum(const WgmmaKeys<T, kKeys, kDepth>& keys, const B&... factor) {
   static_assert(kKeys <= 2 * kProductKeys, "a line for each lane");
   float sums[kKeys / kProductKeys][2];
-#pragma unroll
-  for (int k = 0; k < kKeys / kProductKeys; ++k) {
+  unrolled<kKeys / kProductKeys>([&](int k) {
     const auto partial = lane_sums(lines_of(keys, k), lines_of(factor, k)...);
     sums[k][0] = partial.at[0];
     sums[k][1] = partial.at[1];
-  }
+  });
   return WgmmaLines<float, kKeys>{own_total<kKeys>(sums), keys.rooms};
 }
 
@@ -101,8 +93,7 @@ __device__ float own_squares(const WgmmaKeys<T, kKeys, kDepth>& keys) {
   const int first = lane_quarter() / kOfLine * kOwn, turn = lane_quarter() * 2 % kOwn;
   const char* const at = keys.at + first / 8 * kTmaBytes;
   float sums[2] = {};
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
+  unrolled<kOwn>([&](int i) {
     const int place = swizzled_offset(own_line<kKeys>(), (first % 8 + i % 8) ^ turn);
     const auto vec = *reinterpret_cast<const Vec16<T>*>(at + i / 8 * kTmaBytes + place);
 #pragma unroll
@@ -111,7 +102,7 @@ __device__ float own_squares(const WgmmaKeys<T, kKeys, kDepth>& keys) {
       sums[0] += pair.x * pair.x;
       sums[1] += pair.y * pair.y;
     }
-  }
+  });
   const float own = sums[0] + sums[1];
   return kSharers == 1 ? own : own + __shfl_xor_sync(~0u, own, 2);
 }

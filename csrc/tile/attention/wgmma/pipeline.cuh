@@ -9,11 +9,8 @@
 // wait for their own copies: a fence for the tensor core waits for them all.)
 #pragma once
 
-#include "tile/attention/tma.cuh"
 #include "tile/attention/wgmma/products.cuh"
 #include "tile/attention/wgmma/scheduler.cuh"
-#include "tile/copy/predicated.cuh"
-#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
 
@@ -26,10 +23,7 @@ struct ItemEntry {
 };
 
 // Whether a kernel sums lines of its keys, which its knobs say.
-template <class Knobs, class = void>
-constexpr bool kSumsKeys = false;
-template <class Knobs>
-constexpr bool kSumsKeys<Knobs, std::void_t<decltype(Knobs::kKeySums)>> = Knobs::kKeySums > 0;
+MIRAGE_DEFAULT(KeySums, 0)
 
 template <class T, int kDepth, class Knobs>
 struct WgmmaPipeline {
@@ -43,7 +37,7 @@ struct WgmmaPipeline {
   static constexpr int kStageBytes = 2 * kTileBytes;  // keys, then values
   // Where both warpgroups sum a step's lines, every lane says that it is done: racecheck follows
   // no other arrival.
-  static constexpr bool kAllRelease = kSumsKeys<Knobs> && kGroups == 1;
+  static constexpr bool kAllRelease = kKeySumsOf<Knobs> > 0 && kGroups == 1;
   static constexpr int kKeyReleases = kGroupWarpCount * (kAllRelease ? kWarpLanes : 1);
   static constexpr int kEntries = 2;              // items that are known at once
   static constexpr int kShares = kProducers / 2;  // of a tile, for the warps that copy it
@@ -250,24 +244,22 @@ class WgmmaProducer {
   __device__ void copy_pages(int first, int b) const {
     constexpr int kKnown = kLines < kWarpLanes ? kLines : kWarpLanes;  // at once
     int64_t at[kLines / kKnown];
-#pragma unroll
-    for (int n = 0; n < kLines / kKnown; ++n) {
+    unrolled<kLines / kKnown>([&](int n) {
       const int key = first + n * kKnown + lane();
       const int place = quotient(key, args_.page);
       int page = 0;
       if (key >= lowest_ && key < end_) page = args_.block_table[b * args_.table_row + place];
       const int token = key - place * args_.page_size;
       at[n] = page * cache_.page + token * cache_.token;
-    }
-#pragma unroll
-    for (int n = 0; n < kLines / kKnown; ++n) {
+    });
+    unrolled<kLines / kKnown>([&](int n) {
 #pragma unroll 4
       for (int i = 0; i < kKnown / kLinesAtOnce; ++i) {
         const int line = i * kLinesAtOnce + lane() / kVectors16;
         const int64_t own = __shfl_sync(~0u, at[n], line);
         copy_own(n * (kKnown / kLinesAtOnce) + i, first + n * kKnown + line, lines_ + own);
       }
-    }
+    });
   }
 
   const AttentionArgs& args_;

@@ -22,76 +22,6 @@ __device__ inline void sync_warpgroup() {
                : "memory");
 }
 
-__device__ inline void commit_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// Returns when all products but the last kPending groups of them are done.
-template <int kPending>
-__device__ void wait_products() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-
-#define MIRAGE_TILE_SET_FOUR(m) "=&f"(d[m][0]), "=&f"(d[m][1]), "=&f"(d[m][2]), "=&f"(d[m][3])
-#define MIRAGE_TILE_SET_64                                                       \
-  MIRAGE_TILE_SET_FOUR(0), MIRAGE_TILE_SET_FOUR(1), MIRAGE_TILE_SET_FOUR(2),     \
-      MIRAGE_TILE_SET_FOUR(3), MIRAGE_TILE_SET_FOUR(4), MIRAGE_TILE_SET_FOUR(5), \
-      MIRAGE_TILE_SET_FOUR(6), MIRAGE_TILE_SET_FOUR(7)
-#define MIRAGE_TILE_SET_128                                                                       \
-  MIRAGE_TILE_SET_64, MIRAGE_TILE_SET_FOUR(8), MIRAGE_TILE_SET_FOUR(9), MIRAGE_TILE_SET_FOUR(10), \
-      MIRAGE_TILE_SET_FOUR(11), MIRAGE_TILE_SET_FOUR(12), MIRAGE_TILE_SET_FOUR(13),               \
-      MIRAGE_TILE_SET_FOUR(14), MIRAGE_TILE_SET_FOUR(15)
-#define MIRAGE_TILE_SUMS_128 MIRAGE_TILE_SUMS_112, MIRAGE_TILE_FOUR(14), MIRAGE_TILE_FOUR(15)
-#define MIRAGE_TILE_LIST_128 MIRAGE_TILE_LIST_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define MIRAGE_TILE_LIST_72 MIRAGE_TILE_LIST_64 ", %32, %33, %34, %35"
-
-// One instruction of 16 k: scores of two boxes, by keys; products of weights in registers.
-template <class T, int kKeys>
-struct ScoresMma;
-template <class T>
-struct ValuesMma;
-
-#define MIRAGE_TILE_SCORES_MMA(T, type, n, list, operands)                                   \
-  template <>                                                                                \
-  struct ScoresMma<T, n> {                                                                   \
-    __device__ static void set(float (&d)[n / 8][4], uint64_t rows, uint64_t box) {          \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list \
-                   "}, " operands ", 0, 1, 1, 0, 0;"                                         \
-                   : MIRAGE_TILE_SET_##n                                                     \
-                   : "l"(rows), "l"(box));                                                   \
-    }                                                                                        \
-    __device__ static void add(float (&d)[n / 8][4], uint64_t rows, uint64_t box) {          \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list \
-                   "}, " operands ", 1, 1, 1, 0, 0;"                                         \
-                   : MIRAGE_TILE_SUMS_##n                                                    \
-                   : "l"(rows), "l"(box));                                                   \
-    }                                                                                        \
-  };
-// The values' lines are the k: d += rows * box, and the same with eight elements more.
-#define MIRAGE_TILE_VALUES_MMA(T, type)                                                       \
-  template <>                                                                                 \
-  struct ValuesMma<T> {                                                                       \
-    __device__ static void add(float (&d)[8][4], const uint32_t (&rows)[4], uint64_t box) {   \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                \
-                   " {" MIRAGE_TILE_LIST_64 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"       \
-                   : MIRAGE_TILE_SUMS_64                                                      \
-                   : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(box));       \
-    }                                                                                         \
-    __device__ static void add(float (&d)[8][4], float (&more)[4], const uint32_t (&rows)[4], \
-                               uint64_t box) {                                                \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n72k16.f32." type "." type                \
-                   " {" MIRAGE_TILE_LIST_72 "}, {%36, %37, %38, %39}, %40, 1, 1, 1, 1;"       \
-                   : MIRAGE_TILE_SUMS_64, "+f"(more[0]), "+f"(more[1]), "+f"(more[2]),        \
-                     "+f"(more[3])                                                            \
-                   : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(box));       \
-    }                                                                                         \
-  };
-MIRAGE_TILE_SCORES_MMA(__half, "f16", 64, MIRAGE_TILE_LIST_64, "%32, %33")
-MIRAGE_TILE_SCORES_MMA(__half, "f16", 128, MIRAGE_TILE_LIST_128, "%64, %65")
-MIRAGE_TILE_SCORES_MMA(__nv_bfloat16, "bf16", 64, MIRAGE_TILE_LIST_64, "%32, %33")
-MIRAGE_TILE_SCORES_MMA(__nv_bfloat16, "bf16", 128, MIRAGE_TILE_LIST_128, "%64, %65")
-MIRAGE_TILE_VALUES_MMA(__half, "f16")
-MIRAGE_TILE_VALUES_MMA(__nv_bfloat16, "bf16")
-
 // Where values of a step's keys are exchanged by a warpgroup: two rooms, used in turns.
 struct KeyRooms {
   float* at;
@@ -114,12 +44,19 @@ struct WgmmaValues {
 // Weights are summed with their product: ones lie beside the values as eight elements more.
 struct WgmmaSums {};
 
-// [rows, D] fp32 of a warp's 16 rows, and the sums of their weights: sums[2 i] is that of line i.
+// [rows, D] fp32 of a warp's 16 rows, and behind them the sums of their weights: sums()[2 i] is
+// that of line i.
 template <int kDepth_>
 struct WgmmaProduct {
   static constexpr int kDepth = kDepth_;
-  float at[kDepth / kProductKeys][8][4] = {};
-  float sums[4] = {};
+  float at[kDepth / kTokenTile + 1][4] = {};
+  __device__ float (&sums())[4] { return at[kDepth / kTokenTile]; }
+  __device__ const float (&sums() const)[4] { return at[kDepth / kTokenTile]; }
+  // So many columns from one on.
+  template <int kColumns>
+  __device__ float (&columns(int first))[kColumns / kTokenTile][4] {
+    return reinterpret_cast<float (&)[kColumns / kTokenTile][4]>(at[first / kTokenTile]);
+  }
 };
 
 // Products and sums of weights are relative to it.
@@ -156,16 +93,17 @@ __device__ void begin_scores(Scores<float, kWarpRows, kKeys>& scores, const char
                              WgmmaKeys<T, kKeys, kDepth> keys) {
   const uint64_t rows = uniform_descriptor(queries), box = uniform_descriptor(keys.at);
   begin_products();
-#pragma unroll
-  for (int k = 0; k < kDepth / kMmaDepth; ++k) {
+  unrolled<kDepth / kMmaDepth>([&](int k) {
     const int at = k % kMmas * kMmaBytes, boxes = k / kMmas * kTmaRowBytes;
+    const uint64_t lines = moved(rows, boxes * kRows + at), of = moved(box, boxes * kKeys + at);
     if (k == 0) {
-      ScoresMma<T, kKeys>::set(scores.at[0], rows, box);
+      // What they were is of no use: without this it would be kept.
+      unrolled<kKeys / kTokenTile, 4>([&](int n, int i) { asm("" : "=f"(scores.at[0][n][i])); });
+      Wgmma<T, kKeys>::template add<false>(scores.at[0], lines, of);
     } else {
-      ScoresMma<T, kKeys>::add(scores.at[0], moved(rows, boxes * kRows + at),
-                               moved(box, boxes * kKeys + at));
+      Wgmma<T, kKeys>::add(scores.at[0], lines, of);
     }
-  }
+  });
   commit_products();
 }
 
@@ -183,19 +121,19 @@ __device__ void contract_values(WgmmaProduct<kDepth>& product,
       moved(box, kLast * kTmaBytes) +
       (static_cast<uint64_t>(__shfl_sync(~0u, apart / kDescriptorUnit - 1, 0)) << 16);
   begin_products();
-#pragma unroll
-  for (int k = 0; k < kKeys / kMmaDepth; ++k) {
+  unrolled<kKeys / kMmaDepth>([&](int k) {
     const auto& low = weights.at[0][2 * k];
     const auto& high = weights.at[0][2 * k + 1];
     const uint32_t rows[4] = {bits(low[0]), bits(low[1]), bits(high[0]), bits(high[1])};
-#pragma unroll
-    for (int d = 0; d < kLast; ++d) {
-      ValuesMma<T>::add(product.at[d], rows, moved(box, d * kTmaBytes + k * kStep));
-    }
+    unrolled<kLast>([&](int d) {
+      Wgmma<T, kProductKeys, true>::add(product.template columns<kProductKeys>(d * kProductKeys),
+                                        rows, moved(box, d * kTmaBytes + k * kStep));
+    });
     constexpr uint64_t kNearer = uint64_t{kStep / kDescriptorUnit} << 16;
-    ValuesMma<T>::add(product.at[kLast], product.sums, rows,
-                      moved(with_ones, k * kStep) - k * kNearer);
-  }
+    constexpr int kWithOnes = kProductKeys + kTokenTile;
+    Wgmma<T, kWithOnes, true>::add(product.template columns<kWithOnes>(kLast * kProductKeys), rows,
+                                   moved(with_ones, k * kStep) - k * kNearer);
+  });
   commit_products();
   if constexpr (kWaits) wait_products<1>();  // all but these: the next scores are there
 }
@@ -218,14 +156,12 @@ struct Smaller {
 // The largest, or smallest, score of a lane's two rows, of those that the lane has.
 template <class Choice, int kKeys>
 __device__ void line_maxima(float (&most)[2], const Scores<float, kWarpRows, kKeys>& scores) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  unrolled<2>([&](int i) {
     most[i] = scores.at[0][0][2 * i];
-#pragma unroll
-    for (int n = 0; n < kKeys / kTokenTile; ++n) {
+    unrolled<kKeys / kTokenTile>([&](int n) {
       most[i] = Choice::of(most[i], Choice::of(scores.at[0][n][2 * i], scores.at[0][n][2 * i + 1]));
-    }
-  }
+    });
+  });
 }
 
 // How far scores may be above what is called their maximum: weights are below 60000 then, within
@@ -241,11 +177,10 @@ __device__ inline float raised_maximum(float maximum, float most) {
 
 // Of what the lanes of a row have, the largest.
 __device__ inline void share_most(float (&most)[2]) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  unrolled<2>([&](int i) {
     most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], 1));
     most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], 2));
-  }
+  });
 }
 
 // Warps come here on their own. A wait for products is one of all warps of a warpgroup, so it was
@@ -254,17 +189,14 @@ template <int kDepth>
 __device__ void rescale_to(const float (&most)[2], WgmmaMaxima<kDepth>& maximum,
                            WgmmaProduct<kDepth>& product) {
   float factor[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  unrolled<2>([&](int i) {
     const float old = maximum.at[0][i];
     maximum.at[0][i] = raised_maximum(old, most[i]);
     factor[i] = fast_exp(old - maximum.at[0][i]);
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    product.sums[i] *= factor[i / 2];
-    unrolled<kDepth / kProductKeys, 8>([&](int d, int n) { product.at[d][n][i] *= factor[i / 2]; });
-  }
+  });
+  unrolled<4>([&](int i) {
+    unrolled<kDepth / kTokenTile + 1>([&](int n) { product.at[n][i] *= factor[i / 2]; });
+  });
 }
 
 }  // namespace mirage::tile

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "tile/attention/scheduler.cuh"
-#include "tile/sync/cluster.cuh"
 
 namespace mirage::tile {
 

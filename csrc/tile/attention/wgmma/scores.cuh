@@ -40,34 +40,18 @@ __device__ auto map(const float& scale, const Scores<float, kWarpRows, kKeys>& s
   return ScaledScores<kKeys, float>{scores, scale};
 }
 template <int kKeys, class Scale>
-__device__ const Scores<float, kWarpRows, kKeys>& unscaled(
-    const ScaledScores<kKeys, Scale>& scores) {
-  return scores.scores;
-}
-template <int kKeys>
-__device__ const Scores<float, kWarpRows, kKeys>& unscaled(
-    const Scores<float, kWarpRows, kKeys>& scores) {
+__device__ ScaledScores<kKeys, Scale> scaled(const ScaledScores<kKeys, Scale>& scores) {
   return scores;
 }
-template <int kKeys, class Scale>
-__device__ Scale scale_of(const ScaledScores<kKeys, Scale>& scores) {
-  return scores.scale;
-}
 template <int kKeys>
-__device__ float scale_of(const Scores<float, kWarpRows, kKeys>&) {
-  return 1.0f;
+__device__ ScaledScores<kKeys, float> scaled(const Scores<float, kWarpRows, kKeys>& scores) {
+  return {scores, 1.0f};
 }
 // Of scores that are multiplied already.
 __device__ inline void set_ones(float& scale) { scale = 1.0f; }
 template <int kKeys>
 __device__ void set_ones(RowVector<float, kKeys>& factors) {
-#pragma unroll
-  for (int n = 0; n < kKeys / kTokenTile; ++n) factors.at[n][0] = factors.at[n][1] = kLog2E;
-}
-template <int kKeys, class Scale>
-__device__ ScaledScores<kKeys, Scale> times(const Scores<float, kWarpRows, kKeys>& scores,
-                                            Scale scale) {
-  return {scores, scale};
+  unrolled<kKeys / kTokenTile>([&](int n) { factors.at[n][0] = factors.at[n][1] = kLog2E; });
 }
 // log2(e) times what a score is multiplied by.
 __device__ inline float exponent_scale(float scale, int, int) { return scale * kLog2E; }
@@ -96,16 +80,15 @@ __device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found, const S& 
   };
   float early[kEarly][4];
   unrolled<kEarly, 4>([&](int n, int i) { early[n][i] = weight(n, i); });
-  if constexpr (kWaits) wait_products<0>();
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
+  if constexpr (kWaits) wait_products();
+  unrolled<kTiles>([&](int n) {
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
       const float2 pair = n < kEarly ? make_float2(early[n % kEarly][i], early[n % kEarly][i + 1])
                                      : make_float2(weight(n, i), weight(n, i + 1));
       found.at[0][n][i / 2] = from_floats<T>(pair);
     }
-  }
+  });
 }
 
 // The largest of a lane's weights.
@@ -115,11 +98,10 @@ __device__ float largest_weight(const PackedScores<T, kWarpRows, kKeys>& weights
                      weights.at[0][1][1]};
 #pragma unroll
   for (int n = 2; n < kKeys / kTokenTile; ++n) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    unrolled<2>([&](int i) {
       auto& to = most[n % 2 * 2 + i];
       to = __hmax2(to, weights.at[0][n][i]);
-    }
+    });
   }
   const float2 pair = to_floats(__hmax2(__hmax2(most[0], most[1]), __hmax2(most[2], most[3])));
   return fmaxf(pair.x, pair.y);
@@ -138,14 +120,13 @@ __device__ void line_maxima(float (&most)[2], const ScaledScores<kKeys, float>& 
 template <int kKeys>
 __device__ void line_maxima(float (&most)[2],
                             const ScaledScores<kKeys, RowVector<float, kKeys>>& keyed) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  unrolled<2>([&](int i) {
     most[i] = -INFINITY;
     unrolled<kKeys / kTokenTile, 2>([&](int n, int j) {
       most[i] = fmaxf(most[i], keyed.scores.at[0][n][2 * i + j] * keyed.scale.at[n][j]);
     });
     most[i] *= 1.0f / kLog2E;
-  }
+  });
 }
 
 // The positions of a step's keys. Those that are another item's count as keys behind the length.
@@ -230,8 +211,7 @@ __device__ void set_maxima(WgmmaMaxima<kDepth>& maxima, const S& scaled) {
   float most[2];
   line_maxima(most, scaled);
   share_most(most);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) maxima.at[0][i] = raised_maximum(maxima.at[0][i], most[i]);
+  unrolled<2>([&](int i) { maxima.at[0][i] = raised_maximum(maxima.at[0][i], most[i]); });
 }
 
 // The weights of one online-softmax step: exp(score - running maximum) where the mask holds, zeros
@@ -243,23 +223,23 @@ template <class T, class Op, class A, class B, class S, int kDepth>
 __device__ auto softmax_weights(const S& given, const LazyMask<Op, A, B>& mask,
                                 WgmmaMaxima<kDepth>& maxima, WgmmaProduct<kDepth>& product) {
   constexpr int kKeys = Spans<S>::kRows;
-  auto scores = unscaled(given);
-  auto scale = scale_of(given);
+  auto scores = scaled(given).scores;
+  auto scale = scaled(given).scale;
   const bool is_plain = __all_sync(~0u, mask.all && maxima.lane_is_set());  // as most steps
   if (!is_plain && !__all_sync(~0u, mask.all)) {
     scores = each<float>([](bool seen, float s) { return seen ? s : -INFINITY; }, mask, given);
     set_ones(scale);
   }
-  const auto scaled = times(scores, scale);
+  const ScaledScores<kKeys, decltype(scale)> current{scores, scale};
   PackedScores<T, kWarpRows, kKeys> found;
-  if (!is_plain && maxima.is_unset()) set_maxima(maxima, scaled);
-  pack_weights<true>(found, scaled, maxima);
+  if (!is_plain && maxima.is_unset()) set_maxima(maxima, current);
+  pack_weights<true>(found, current, maxima);
   if (!__any_sync(~0u, largest_weight(found) > kLargestWeight)) return found;
   float most[2];
-  line_maxima(most, scaled);
+  line_maxima(most, current);
   share_most(most);
   rescale_to(most, maxima, product);
-  pack_weights<false>(found, scaled, maxima);
+  pack_weights<false>(found, current, maxima);
   return found;
 }
 

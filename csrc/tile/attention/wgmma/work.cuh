@@ -7,9 +7,6 @@
 #include "tile/attention/lazy_tiles.cuh"
 #include "tile/attention/wgmma/combine.cuh"
 #include "tile/attention/wgmma/keys.cuh"
-#include "tile/attention/wgmma/pipeline.cuh"
-#include "tile/attention/wgmma/scores.cuh"
-#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
 
@@ -31,7 +28,7 @@ class WgmmaAttention {
   using Sums = WgmmaSums;
   using Product = WgmmaProduct<kDepth>;
   // Where something is computed of the keys, scores are waited for after that.
-  static constexpr bool kWaitsLate = kSumsKeys<Knobs>;
+  static constexpr bool kWaitsLate = kKeySumsOf<Knobs> > 0;
 
   static constexpr int kGroups =
       Pipeline::kGroups;  // of warpgroups that each take some of the keys
@@ -102,33 +99,26 @@ class WgmmaAttention {
 
   __device__ KeyVector<int, kWarpRows> row_tokens() const {
     KeyVector<int, kWarpRows> tokens;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    unrolled<2>([&](int i) {
       tokens.at[0][i] = quotient(item_->tile * kRows + Pipeline::row_of(i), args_.group);
-    }
+    });
     return tokens;
   }
 
   // The queries of this warp's rows; zeros in place of rows past the last.
   __device__ Queries queries() const {
-    Queries found;
-    unrolled<2, kDepth / kChunkDepth>([&](int i, int c) {
+    return filled<Queries>([&](int i, int c) {
       const Vec16<T>* const line = Pipeline::row_of(i) < rows_ ? query_lines_[i] : nullptr;
-      found.at[i][c] = read_global(line, c * kChunkVectors + lane_quarter());
+      return read_global(line, c * kChunkVectors + lane_quarter());
     });
-    return found;
   }
   __device__ Queries partitioned_queries() const { return queries(); }
 
   // An input of dims [D], or the item's line of one by heads of the cache; zeros if it is absent.
   __device__ DepthFrag<T, kDepth> vector(int index) const {
-    DepthFrag<T, kDepth> found;
     const auto* const line = vector_line<T>(args_, index, item_->head);
-#pragma unroll
-    for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-      found.at[0][c] = read_global(line, c * kChunkVectors + lane_quarter());
-    }
-    return found;
+    return filled<DepthFrag<T, kDepth>>(
+        [&](int, int c) { return read_global(line, c * kChunkVectors + lane_quarter()); });
   }
 
   __device__ DepthFrag<T, kDepth> partitioned_vector(int index) const { return vector(index); }
@@ -148,7 +138,7 @@ class WgmmaAttention {
     if (cluster_size() > 1) arrive_cluster();  // others may leave their sums here
     find_ahead();
     ask_for_scores();
-    wait_products<0>();
+    wait_products();
   }
 
   __device__ WgmmaKeys<T, kKeys, kDepth> keys() const { return keys_in(stage_); }
@@ -157,7 +147,7 @@ class WgmmaAttention {
   __device__ const Scores<float, kWarpRows, kKeys>& scores(WgmmaKeys<T, kKeys, kDepth>) {
     if constexpr (kWaitsLate) {
       consumer_.wait_for_values(stage_, turn_);
-      wait_products<0>();
+      wait_products();
       pass_turn_once();
     }
     return next_;
@@ -181,7 +171,7 @@ class WgmmaAttention {
   // Leaves the item's sums, or finishes its work tile with what other blocks left.
   template <class After>
   __device__ void combine(Maxima& maximum, const Sums&, Product& product) {
-    wait_products<0>();
+    wait_products();
     if (!is_first_) consumer_.release_values(stage_);
     is_first_ = true;
     if (lacks_step_) {
@@ -199,7 +189,7 @@ class WgmmaAttention {
   // The step's values, to be multiplied: what was multiplied before is done. The next step's scores
   // are begun first, so that the values' products go on while weights are computed of them.
   __device__ WgmmaValues<T, kKeys, kDepth, !kWaitsLate> values() {
-    wait_products<0>();
+    wait_products();
     if (!is_first_) consumer_.release_values(before_);
     if (kWaitsLate) consumer_.release_keys(stage_);
     is_first_ = false;
@@ -223,12 +213,11 @@ class WgmmaAttention {
     const int keys = item_->sequence.keys;
     behind_ = first_key_ + last_ * kBlockKeys < keys ? keys : 0;
     lacks_step_ = kGroups > 1 && Pipeline::group() > 0 && steps % kGroups > 0;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    unrolled<2>([&](int i) {
       const QueryPlace at =
           item_->template place<kRows>(args_, min(Pipeline::row_of(i), rows_ - 1));
       query_lines_[i] = reinterpret_cast<const Vec16<T>*>(query_line<T>(args_.q, at));
-    }
+    });
   }
 
   // Two warpgroups ask for scores in turns: one computes weights while the other multiplies.

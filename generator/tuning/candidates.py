@@ -1,4 +1,4 @@
-"""The sources of candidates: a kernel as it is emitted, with one variant, and C functions.
+"""Candidates of a kernel and their sources: the kernel as emitted, one variant, and C functions.
 
 Also which other muGraphs of a recipe measurement compares.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.part import Header
+from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.errors import MirageError, PlanError
+from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import mugraphs, searched
-from mirage_kernels.generator.plan.program import Roles, TileProgram
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import trace
 from mirage_kernels.generator.records.record import KernelRecord
@@ -35,14 +34,13 @@ from mirage_kernels.generator.schedules.choose import (
 )
 from mirage_kernels.generator.schedules.loop import BUCKETS
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
+from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.search.select import Ranked, rank
+from mirage_kernels.generator.search.select import rank
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.catalog import Key, Tuned, tuned_kernel
+from mirage_kernels.generator.tuning.catalog import Bucket, Key, Tried, Tuned, tuned_kernel
 from mirage_kernels.generator.tuning.choice import has_producers
-from mirage_kernels.generator.tuning.manifest import Built, BuiltBucket, Compiled
 
-COMMAND = "mirage-kernels tune"
 LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
 WORKSPACE, FEW_TILES = "mirage_candidate_workspace", "mirage_candidate_few_tiles"
 BEYOND, BEYOND_ROWS = 128, (8, 128, 1024, 4096)  # tokens
@@ -53,12 +51,12 @@ VISIBLE = 'extern "C" __attribute__((visibility("default")))'
 class Candidates:
     """A kernel's candidates, not compiled yet, and how knobs become a source.
 
-    `source` raises PlanError where there is none.
+    `source` raises PlanError where there is none. `others` are those of other muGraphs.
     """
 
-    kernel: Compiled
+    kernel: Tuned
     source: Callable[[Knobs], str]
-    forms: tuple[Candidates, ...] = ()
+    others: tuple[Candidates, ...] = ()
 
 
 def candidates_of(record: KernelRecord, top: int, forms: Sequence[Graph] = ()) -> Candidates:
@@ -66,33 +64,34 @@ def candidates_of(record: KernelRecord, top: int, forms: Sequence[Graph] = ()) -
 
     Of other muGraphs (`forms`) there are the rule's variants, of `top` muGraphs.
     """
-    key = _key(record)
+    key = Key(record.recipe, record.dtype, dict(record.shape))
     if isinstance(record.roles, Roles):
-        return _by_tokens(record, top, tuned_kernel(record.arch, key))
-    made = _by_rows(record, top, tuned_kernel(record.arch, key, of_any_type=True))
+        return _by_tokens(record, key, record.roles, top)
+    made = _by_rows(record, key, top, tuned_kernel(record.arch, key, of_any_type=True))
     others: dict[str, Candidates] = {}
     for graph in forms:
         name = form_name(attention_program(record.recipe, graph))
         if len(others) < top and name not in (made.kernel.form, *others):
-            others[name] = _by_rows(replace(record, graph=graph), 0, None)
-    return replace(made, forms=tuple(others.values()))
+            others[name] = _by_rows(replace(record, graph=graph), key, 0, None)
+    return replace(made, others=tuple(others.values()))
 
 
-def _key(record: KernelRecord) -> Key:
-    return Key(record.recipe, record.dtype, dict(record.shape))
+def _by_tokens(record: KernelRecord, key: Key, roles: Roles, top: int) -> Candidates:
+    """Return the candidates of a kernel with buckets of tokens, as predicted.
 
-
-# -- kernels with buckets of tokens ----------------------------------------------------------------
-
-
-def _by_tokens(record: KernelRecord, top: int, tuned: Tuned | None) -> Candidates:
+    The last bucket's choice is also compared with PyTorch above the buckets. There the library
+    takes another kernel in place of one with results beside its output, so that is not compared.
+    """
     programs, on = programs_of(record.recipe, record.graph, record.arch), target(record.arch)
+    tuned, buckets = tuned_kernel(record.arch, key), []
     known = {b.size: b.chosen[0].knobs for b in tuned.buckets} if tuned else {}
-    buckets = []
     for tokens in by_size(programs[0], on):
         found = candidates(programs, tokens, on, Wanted(top, known.get(tokens)))
-        built = tuple(Built("", c.knobs, 0, round(c.predicted_us, 3)) for c in found)
-        buckets.append(BuiltBucket(tokens, built, found[0].knobs))
+        tried = tuple(Tried(c.knobs, round(c.predicted_us, 3)) for c in found)
+        buckets.append(Bucket(tokens, tried=tried))
+    above = () if programs[0].also else tuple(m for m in (*BUCKETS, BEYOND) if m > buckets[-1].size)
+    if not programs[0].loop:
+        above = BEYOND_ROWS
 
     def source(knobs: Knobs) -> str:
         program = member(programs, producers=has_producers(knobs))
@@ -101,56 +100,38 @@ def _by_tokens(record: KernelRecord, top: int, tuned: Tuned | None) -> Candidate
         answers = {WORKSPACE: workspace if knobs.has_workspace else "0", FEW_TILES: "0"}
         return emit_cuda(kernel) + _entries(kernel.symbol, "LaunchArgs", answers)
 
-    beyond = _beyond(programs[0], buckets[-1].size)
-    kernel = Compiled(_key(record), tuple(buckets), record.roles.tokens, beyond)
-    return Candidates(kernel, source)
+    return Candidates(Tuned(key, tuple(buckets), dim=roles.tokens, above=above), source)
 
 
-def _beyond(program: TileProgram, last: int) -> tuple[int, ...]:
-    """Return where else the last bucket's choice is compared with PyTorch.
+def _by_rows(record: KernelRecord, key: Key, top: int, tuned: Tuned | None) -> Candidates:
+    """Return the candidates of a kernel with buckets of query rows.
 
-    Above the buckets of a kernel with results beside its output the library takes another kernel,
-    not PyTorch, so nothing is compared there.
-    """
-    if not program.loop:
-        return BEYOND_ROWS
-    return () if program.also else tuple(m for m in (*BUCKETS, BEYOND) if m > last)
-
-
-# -- kernels with buckets of query rows ------------------------------------------------------------
-
-
-def _by_rows(record: KernelRecord, top: int, tuned: Tuned | None) -> Candidates:
-    """Return candidates whose sources also say whether the rule finds few work tiles in a call.
-
-    For only the launch knows that.
+    Their sources also say whether the rule finds few work tiles in a call: only the launch knows.
     """
     program, on = attention_program(record.recipe, record.graph), target(record.arch)
-    known = [k for k in (tuned.knobs if tuned else ()) if isinstance(k, AttentionKnobs)]
+    chosen = [c.knobs for b in tuned.buckets for c in b.chosen] if tuned else []
+    known = [knobs for knobs in chosen if isinstance(knobs, AttentionKnobs)]
     found = row_buckets(program, on, top, known)
-    buckets = tuple(
-        BuiltBucket(b.rows, tuple(Built("", k, 0) for k in b.knobs), b.rule, b.rule_of_few)
-        for b in found
-    )
     few = next((b.rule_of_few for b in found if b.rule_of_few), None)
 
     def source(knobs: Knobs) -> str:
         assert isinstance(knobs, AttentionKnobs)
         variants = (AttentionVariant(0, knobs),)
         made = AttentionKernel(program, variants, record.storage, _header(record, knobs))
-        asked = f"mirage::{few_tiles(program, few)}::holds(*args)" if few is not None else "0"
+        is_few = f"mirage::{few_tiles(program, few)}::holds(*args)" if few is not None else "0"
         workspace = f"mirage::generated::{made.symbol}_workspace(*args)"
-        answers = {WORKSPACE: workspace, FEW_TILES: asked}
+        answers = {WORKSPACE: workspace, FEW_TILES: is_few}
         return emit_cuda(made) + _entries(made.symbol, "AttentionArgs", answers)
 
-    return Candidates(Compiled(_key(record), buckets, form=form_name(program)), source)
-
-
-# -- both ------------------------------------------------------------------------------------------
+    buckets = tuple(
+        Bucket(b.rows, tried=tuple(map(Tried, b.knobs)), rule_of_few=b.rule_of_few) for b in found
+    )
+    return Candidates(Tuned(key, buckets, form=form_name(program)), source)
 
 
 def _header(record: KernelRecord, knobs: Knobs) -> Header:
-    return Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(knobs))])
+    command = f"mirage-kernels tune {record.recipe}"
+    return Header(command, record.stem, [("Knobs", str(knobs))])
 
 
 def _entries(symbol: str, arguments: str, answers: Mapping[str, str]) -> str:
@@ -170,9 +151,6 @@ def _entries(symbol: str, arguments: str, answers: Mapping[str, str]) -> str:
     return writer.text()
 
 
-# -- other muGraphs --------------------------------------------------------------------------------
-
-
 def mugraph_forms(
     request: Request, *, jobs: int, progress: Progress, store: Store | None
 ) -> list[Graph]:
@@ -181,21 +159,16 @@ def mugraph_forms(
     The search finds many, and the predicted time hardly tells them apart: one divides before it
     multiplies, another scales the scores and not the queries.
     """
-    spec = trace(request.recipe, request.shape, request.dtype)
+    spec, on = trace(request.recipe, request.shape, request.dtype), target(request.arch)
     found = searched(request, jobs=jobs, progress=progress, store=store)
-    ranked = rank(mugraphs(found, request, spec), spec, target(request.arch))
-    gate = Gate(spec, request.recipe, request.dtype)
-    return [with_threads(r.graph) for r in ranked if _is_one(r, request, gate)]
-
-
-def _is_one(ranked: Ranked, request: Request, gate: Gate) -> bool:
-    try:
-        subject = Subject(request.recipe.name, with_threads(ranked.graph), target(request.arch))
-        if not plan_for(subject).form(subject):
-            return False
-        gate.measure(ranked.graph)
-    except PlanError:
-        return False
-    except MirageError:  # it is not accurate
-        return False
-    return True
+    gate, kept = Gate(spec, request.recipe, request.dtype), []
+    for ranked in rank(mugraphs(found, request, spec), spec, on):
+        try:
+            graph = with_threads(ranked.graph)
+            subject = Subject(request.recipe.name, graph, on)
+            if plan_for(subject).form(subject):
+                gate.measure(ranked.graph)
+                kept.append(graph)
+        except MirageError:  # it has no plan, or is not accurate
+            continue
+    return kept

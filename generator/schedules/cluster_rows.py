@@ -7,15 +7,16 @@ one token on an H200, 0.86 at 8, and 1.04 at 16; with x alone they take as long 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
-from mirage_kernels.generator.schedules.row_wise import row_model
-from mirage_kernels.generator.schedules.schedule import Knobs, Model, Ranked
+from mirage_kernels.generator.schedules.row_wise import Rows, row_model, write_rows
+from mirage_kernels.generator.schedules.schedule import Knobs, Model, Ranked, Variant
 from mirage_kernels.generator.target import Target
 
 WITH_CLUSTERS = ("sm_90a", "sm_100a", "sm_120a")
@@ -23,6 +24,7 @@ BLOCKS, WARPS = (4, 8), (2, 4)  # of a cluster, of a block
 MOST_TOKENS = 8
 LEAST_DEPTH, LEAST_READ = 8192, 2  # elements of a row, rows of a token that are read
 START_US = 1.5  # and end
+ABOUT = "cluster rows: the blocks of a cluster hold a token together, each a piece in registers"
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,10 @@ def candidates(program: TileProgram, size: int, on: Target) -> Iterator[ClusterR
 
 def predict(program: TileProgram, on: Target) -> Model:
     """Return the model of a program (`schedules/latency.py`)."""
-    octets = program.extents[program.roles.depth] / ALIGNED_ELEMENTS
+    vectors = program.extents[program.roles.depth] / ALIGNED_ELEMENTS
 
     def model(knobs: ClusterRows, tokens: int) -> float:
-        chunks = octets / (knobs.blocks * knobs.warps * WARP_LANES)
+        chunks = vectors / (knobs.blocks * knobs.warps * WARP_LANES)
         return START_US + row_model(program, on, tokens, knobs.blocks * knobs.warps, chunks)
 
     return model
@@ -87,3 +89,18 @@ SCHEDULE = Ranked(
     predict=predict,
     buckets=(MOST_TOKENS,),
 )
+
+
+def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
+    """Return the form of a kernel whose clusters hold a row each."""
+    piece = f"{program.roles.depth} / Config::kBlocks"
+    rows = Rows(
+        "ClusterRows",
+        piece,
+        token="blockIdx.x / Config::kBlocks",
+        first=f"tile::cluster_rank() * ({piece})",
+        grid="args.dims[0] * Config::kBlocks, 1, kThreads, 0, Config::kBlocks",
+        cluster=True,
+    )
+    includes = ("tile/cluster_rows/lines.cuh", "tile/tile.cuh")
+    return [Part("cluster_rows", ABOUT, includes, (), lines_of(write_rows, program, rows), True)]
