@@ -10,7 +10,7 @@ everything committed is what the generator would make and still proves.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,14 @@ from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import output_type, trace
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan, SearchSummary
-from mirage_kernels.generator.records.sources import files_of, form_of, plan_for, plan_of
+from mirage_kernels.generator.records.sources import (
+    FAST,
+    PLANS,
+    files_of,
+    form_of,
+    plan_for,
+    plan_of,
+)
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
 from mirage_kernels.generator.schedules.schedule import Subject
@@ -169,16 +176,21 @@ def _choose(request: Request, spec: Graph, ranked: Sequence[Ranked]) -> Choice:
         if id(graph) not in measured:
             measured[id(graph)] = gate.measure(graph)
 
-    def plannable(graph: Graph) -> None:
-        plans[id(graph)] = plan_for(_subject(request, graph))
+    def plannable(among: Sequence[Plan]) -> Callable[[Graph], object]:
+        def plan(graph: Graph) -> None:
+            plans[id(graph)] = plan_for(_subject(request, graph), among)
 
+        return plan
+
+    for among in (FAST, PLANS):  # a fast schedule of a slower muGraph rather than a general one
+        try:
+            chosen, refused = choose(ranked, [plannable(among), accurate])
+            return Choice(chosen, measured[id(chosen.graph)], refused, plans[id(chosen.graph)])
+        except SearchError:
+            continue
+    chosen, refused = choose(ranked, [accurate])
     try:
-        chosen, refused = choose(ranked, [plannable, accurate])
-        return Choice(chosen, measured[id(chosen.graph)], refused, plans[id(chosen.graph)])
-    except SearchError:
-        chosen, refused = choose(ranked, [accurate])
-    try:
-        plannable(chosen.graph)
+        plan_for(_subject(request, chosen.graph))
     except PlanError as error:
         return Choice(chosen, measured[id(chosen.graph)], refused, None, error.sentence)
     raise AssertionError("a muGraph that is accurate and has a plan was passed over")

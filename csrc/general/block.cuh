@@ -7,7 +7,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <algorithm>
+#include <initializer_list>
+
 #include <cute/arch/cluster_sm90.hpp>
 #include <cute/arch/copy_sm75.hpp>
 #include <cute/arch/copy_sm80.hpp>
@@ -306,11 +307,72 @@ __device__ inline float combine_rescaled(const float* mine, const float* peak) {
 
 // -- launches ----------------------------------------------------------------------------------------
 
-// Whether all rows of a tensor begin at a multiple of 16 bytes, elements side by side.
-inline bool is_aligned(const void* at, const int64_t* strides, int dims, int bytes, int64_t last) {
-  bool found = reinterpret_cast<uintptr_t>(at) % 16 == 0 && strides[dims - 1] == 1;
-  for (int i = 0; i + 1 < dims; ++i) found = found && strides[i] * bytes % 16 == 0;
-  return found && (dims == 1 || last * bytes % 16 == 0);
+constexpr int64_t kWorkspaceAlign = 256;
+inline int64_t rounded(int64_t bytes) {
+  return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
+}
+
+// A tensor in device memory. It is aligned if its rows begin at multiples of 16 bytes and have their
+// elements side by side, or if it is left out.
+struct Tensor {
+  static constexpr int kMostDims = 8;
+  void* at;
+  int dims;
+  int64_t strides[kMostDims];
+  bool aligned;
+};
+
+inline Tensor tensor(void* at, const int64_t* strides, int bytes,
+                     std::initializer_list<int64_t> extents) {
+  Tensor made{at, static_cast<int>(extents.size()), {}, reinterpret_cast<uintptr_t>(at) % 16 == 0};
+  for (int i = 0; i < made.dims; ++i) {
+    made.strides[i] = strides[i];
+    const bool last = i + 1 == made.dims, single = extents.begin()[i] == 1;
+    made.aligned &= last ? strides[i] == 1 || single : strides[i] * bytes % 16 == 0 || single;
+  }
+  made.aligned |= at == nullptr;
+  return made;
+}
+
+// The tensors of a call, one after the other.
+class Tensors {
+ public:
+  Tensors(void* const* tensors, const int64_t* strides) : tensors_(tensors), strides_(strides) {}
+  Tensor next(int bytes, std::initializer_list<int64_t> extents) {
+    const Tensor made = tensor(*tensors_++, strides_, bytes, extents);
+    strides_ += made.dims;
+    return made;
+  }
+
+ private:
+  void* const* tensors_;
+  const int64_t* strides_;
+};
+
+// The next tensor of the workspace, its elements side by side.
+inline Tensor in_workspace(char*& workspace, int bytes, std::initializer_list<int64_t> extents) {
+  int64_t strides[Tensor::kMostDims], count = 1;
+  for (int i = static_cast<int>(extents.size()) - 1; i >= 0; --i) {
+    strides[i] = count;
+    count *= extents.begin()[i];
+  }
+  const Tensor made = tensor(workspace, strides, bytes, extents);
+  workspace += rounded(count * bytes);
+  return made;
+}
+
+constexpr int kMostBlocks = 8;  // of a cluster
+
+// The elements of a dim that each block of a cluster takes: `least` or more, whole steps of a loop.
+inline int split(int extent, int least, int step) {
+  const int all = (extent + kMostBlocks - 1) / kMostBlocks;
+  return all <= least ? least : (all + step - 1) / step * step;
+}
+
+template <class T, int kDims>
+void assign(T*& at, int64_t (&strides)[kDims], const Tensor& tensor) {
+  at = static_cast<T*>(tensor.at);
+  for (int i = 0; i < kDims; ++i) strides[i] = tensor.strides[i];
 }
 
 template <class Args>

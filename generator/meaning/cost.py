@@ -108,25 +108,47 @@ def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> E
     if node.body is None or node.body.space is None:
         whole = [Work(tuple((d, sizes[d]) for d in graph.values[a].type.names)) for a in node.args]
         return _slowest(times, cost_reading(sizes)[node.op](node, whole)[0], 1.0, on)
-    body, space = node.body, node.body.space
-    blocks, steps = prod(count(a, sizes[a.dim]) for a in space.grid), space.steps(sizes)
+    block = block_work(node, sizes)
+    if block.held > on.shared_bytes:
+        return Estimate(inf, "shared memory")
+    times["cache"] = block.blocks * block.loaded / on.l2_bytes_per_us
+    waves = -(-block.blocks // on.multiprocessors) * on.multiprocessors / block.blocks
+    work = Work((), block.flops * block.blocks, block.operations * block.blocks)
+    return _slowest(times, work, waves, on)
+
+
+@dataclass(frozen=True)
+class BlockWork:
+    """What one block of a block graph does, and how many blocks there are."""
+
+    blocks: int
+    steps: int
+    held: int  # bytes of one tile of every input
+    loaded: int  # bytes of all steps together
+    flops: float
+    operations: float
+
+
+def block_work(node: Node, sizes: Mapping[str, int]) -> BlockWork:
+    """Return the work of a block graph's blocks at the given extents of whole tensors."""
+    body = node.body
+    assert body is not None
+    assert body.space is not None
+    blocks = prod(count(a, sizes[a.dim]) for a in body.space.grid)
+    steps = body.space.steps(sizes)
     tiles, held, loaded = [], 0, 0
     for n in body.inputs:
         extents = ((d.name, min(d.size, sizes[d.name])) for d in n.out.type.dims)
         tiles.append(Work(tuple(extents)))
         tile_bytes = tiles[-1].elements * n.out.type.dtype.bytes
         held, loaded = held + tile_bytes, loaded + tile_bytes * (steps if n.loop_cut else 1)
-    if held > on.shared_bytes:
-        return Estimate(inf, "shared memory")
-    times["cache"] = blocks * loaded / on.l2_bytes_per_us
     found, phases = walk(body, tiles, cost_reading(sizes)), phases_of(body)
-    flops = operations = 0.0  # of one block
+    flops = operations = 0.0
     for made in (n for n in body.nodes if n.op != "input"):
         looped = phases[made.name] is Phase.LOOP or made.op in ("accum", "accum_rescaled")
         flops += found[made.name].flops * (steps if looped else 1)
         operations += found[made.name].operations * (steps if looped else 1)
-    waves = -(-blocks // on.multiprocessors) * on.multiprocessors / blocks
-    return _slowest(times, Work((), flops * blocks, operations * blocks), waves, on)
+    return BlockWork(blocks, steps, held, loaded, flops, operations)
 
 
 def _slowest(times: dict[str, float], work: Work, stretch: float, on: Target) -> Estimate:

@@ -22,7 +22,7 @@ def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
         named = " and ".join(program.stacked)
         expects += f" Every token has its own slices of {named}: a number per token, "
         expects += "int32 or int64; any that is none's: no slice."
-    return _header(record, expects)
+    return header_of(record, expects)
 
 
 def attention_header(record: KernelRecord, program: AttentionProgram) -> Header:
@@ -34,14 +34,15 @@ def attention_header(record: KernelRecord, program: AttentionProgram) -> Header:
     roles = program.roles
     dims = ", ".join(d for d in (roles.sequences, roles.heads, *roles.rows, roles.keys) if d)
     along = f"{roles.depth} and {roles.more}" if roles.more else roles.depth
-    return _header(
+    return header_of(
         record,
         f"{named}: lines along {along} contiguous and 16-byte aligned, any other strides, "
         f"keys and values in pages or dense; {dims} at run time, {roles.keys} by sequence, 0 too.",
     )
 
 
-def _header(record: KernelRecord, expects: str) -> Header:
+def header_of(record: KernelRecord, expects: str) -> Header:
+    """Return the header of a kernel that expects something of its tensors."""
     out = record.graph.values[record.graph.outputs[0]].type.names
     proof = record.proof
     paragraphs = [

@@ -9,25 +9,24 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.records.record import KernelRecord, Plan
 from mirage_kernels.generator.schedules import streaming
 from mirage_kernels.generator.schedules.attention import plan as attention
+from mirage_kernels.generator.schedules.general import plan as general
 from mirage_kernels.generator.schedules.schedule import Subject
 
-PLANS = (streaming.PLAN, attention.PLAN)  # in the order in which they are asked
+FAST = (streaming.PLAN, attention.PLAN)  # in the order in which they are asked
+PLANS = (*FAST, general.PLAN)
 
 
-def plan_for(subject: Subject) -> Plan:
-    """Return the plan that carries a muGraph.
-
-    Raises PlanError where none does, with what the plan for its kind of muGraph lacks.
-    """
-    errors: list[PlanError] = []
-    for plan in PLANS:
+def plan_for(subject: Subject, plans: Sequence[Plan] = PLANS) -> Plan:
+    """Return the first plan that carries a muGraph; raises the last's PlanError if none does."""
+    *others, last = plans
+    for plan in others:
         try:
             plan.require(subject)
             return plan
-        except PlanError as error:
-            errors.append(error)
-    peaks = any(n.body is not None and n.body.of("peak") for n in subject.graph.blocks)
-    raise errors[-1 if peaks else 0] from None
+        except PlanError:
+            continue
+    last.require(subject)
+    return last
 
 
 def plan_of(record: KernelRecord) -> Plan:

@@ -16,6 +16,7 @@ from mirage_kernels.generator.schedules import (
     cluster_rows,
     cluster_split_k,
     flash_decode,
+    general,
     register_operand,
     row_wise,
     sliced_k,
@@ -31,7 +32,7 @@ RANKED: dict[str, Ranked[TileProgram]] = {
 }
 SCHEDULES: dict[str, Schedule[Any]] = {
     **RANKED,
-    **{room.SCHEDULE.name: room.SCHEDULE for room in (flash_decode, wgmma_attention)},
+    **{room.SCHEDULE.name: room.SCHEDULE for room in (flash_decode, wgmma_attention, general)},
 }
 # What writes a schedule's forms, of a program and the variants of a kernel.
 PARTS: dict[str, Callable[[TileProgram, Sequence[Variant]], list[Part]]] = {

@@ -1,1 +1,1 @@
-"""The general tile program: any block graph as statements over tiles, and what writes and runs it."""
+"""The general tile program: any block graph as statements over tiles; what writes and runs it."""

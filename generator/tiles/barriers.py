@@ -1,4 +1,4 @@
-"""Where barriers stand: before a statement that reads what others wrote, or writes what they read."""
+"""Where barriers stand: before what reads others' writes, or writes what others read."""
 
 from __future__ import annotations
 

@@ -8,15 +8,14 @@ anything else raises TileError, whatever the numbers are. Memory that nobody wro
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import Dim, Graph, Phase
 from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.tiles.block import Array, Block, Index, indices
 from mirage_kernels.generator.tiles.program import (
     Add,
     Barrier,
@@ -31,97 +30,7 @@ from mirage_kernels.generator.tiles.program import (
     Spill,
     Statement,
     Store,
-    Tile,
 )
-
-Array = npt.NDArray[np.float64]
-Index = Mapping[str, npt.NDArray[np.int64]]  # dim -> local coordinates, broadcastable
-
-
-class TileError(MirageError):
-    """A tile program whose threads do not agree on what memory holds."""
-
-
-@dataclass
-class _Block:
-    """One block: where it stands in the grid, its memory, and what its threads have not agreed on."""
-
-    program: BlockProgram
-    at: Mapping[str, int]  # axis -> index
-    extents: Mapping[str, int]
-    memory: dict[str, Array] = field(default_factory=dict)
-    sums: dict[str, Array] = field(default_factory=dict)
-    written: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    copied: set[str] = field(default_factory=set)
-    step: int = 0
-    loading: int = 0  # the step that loads are for
-
-    def __post_init__(self) -> None:
-        for tile in self.program.tiles.values():
-            self.memory[tile.name] = np.full(tile.elements * tile.stages, np.nan)
-
-    # -- memory ----------------------------------------------------------------------------------
-
-    def address(self, tile: Tile, index: Index, step: int) -> npt.NDArray[np.int64]:
-        place = sum((index[d.name] * tile.strides[d.name] for d in tile.dims), np.int64(0))
-        return np.asarray(place + step % tile.stages * tile.elements)
-
-    def get(self, name: str, index: Index) -> Array:
-        """Read a tile; raises TileError for what other threads may not have written yet."""
-        if name in self.written or name in self.copied:
-            raise TileError(f"{name} is read without a barrier behind what writes it")
-        self.read.add(name)
-        return self.memory[name][self.address(self.program.tiles[name], index, self.step)]
-
-    def put(self, name: str, index: Index, values: Array, step: int | None = None) -> None:
-        """Write a tile; raises TileError for what other threads may still read."""
-        if name in self.read and step is None:
-            raise TileError(f"{name} is written without a barrier behind what reads it")
-        place = self.address(self.program.tiles[name], index, self.step if step is None else step)
-        self.memory[name][place] = np.broadcast_to(values, place.shape)
-
-    def agree(self, *, copies: bool) -> None:
-        """Pass a barrier."""
-        self.written.clear()
-        self.read.clear()
-        if copies:
-            self.copied.clear()
-
-    # -- places ----------------------------------------------------------------------------------
-
-    def whole(self, value: str, index: Index) -> dict[str, npt.NDArray[np.int64]]:
-        """Return coordinates in whole tensors for local ones."""
-        found = dict[str, npt.NDArray[np.int64]]()
-        for dim, local in index.items():
-            offset = 0
-            for name in self.program.offsets[value].get(dim, ()):
-                axis = next(a for a in self.program.space.axes if a.name == name)
-                size = axis.tile if axis.dim == dim else self.program.type(value).dim(dim).size
-                offset += size * (self.loading if name == "loop" else self.at[name])
-            found[dim] = local + offset
-        return found
-
-    def end(self, value: str, dim: str) -> int:
-        """Return where a value ends along a dim."""
-        found = self.extents[dim]
-        axes = self.program.offsets[value].get(dim, ())
-        for axis in self.program.space.reduced:
-            if axis.name in axes and "loop" in axes:
-                found = min(found, (self.at[axis.name] + 1) * axis.tile)
-        return found
-
-    def within(self, value: str, index: Index, dims: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Say which places lie within the tensors along dims."""
-        whole = self.whole(value, index)
-        tests = [whole[d] < self.end(value, d) for d in dims]
-        return np.logical_and.reduce(np.broadcast_arrays(True, *tests))
-
-
-def indices(dims: Sequence[Dim]) -> Index:
-    """Return the coordinates of every element, an array axis per dim."""
-    grids = np.indices([d.size for d in dims])
-    return {d.name: grids[i] for i, d in enumerate(dims)}
 
 
 class Interpreter:
@@ -130,7 +39,9 @@ class Interpreter:
     def __init__(self, graph: Graph, extents: Mapping[str, int]) -> None:
         self.graph, self.extents = graph, dict(extents)
 
-    def run(self, programs: Sequence[BlockProgram], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(
+        self, programs: Sequence[BlockProgram], inputs: Mapping[str, Array]
+    ) -> dict[str, Array]:
         """Return every tensor of the graph; raises TileError for a program that is not safe."""
         tensors = dict(inputs)
         for program in programs:
@@ -148,7 +59,7 @@ class Interpreter:
         kept = [a for a in program.space.grid if not a.reduced]
         for place in self.places(kept, program):
             cluster = [
-                _Block(program, {**place, **part}, self.extents)
+                Block(program, {**place, **part}, self.extents)
                 for part in self.places(reduced, program)
             ]
             for block in cluster:
@@ -165,9 +76,9 @@ class Interpreter:
 class _Run:
     """One block's statements, with the tensors they read and the cluster it is in."""
 
-    block: _Block
+    block: Block
     tensors: dict[str, Array]
-    cluster: Sequence[_Block]
+    cluster: Sequence[Block]
 
     @property
     def program(self) -> BlockProgram:
@@ -224,44 +135,51 @@ class _Run:
             self.block.written |= {*s.writes} - {x.value for x in [s] if isinstance(x, Load)}
 
     def statement(self, s: Statement) -> None:
-        b, tiles = self.block, self.program.tiles
-        match s:
-            case Barrier(copies=copies):
-                b.agree(copies=copies)
-            case Load(value=value):
-                self.load(s, 0)
-                b.copied.add(value)
-            case Fill(value=value, ends=ends):
-                index = indices(tiles[value].dims)
-                made = self.formula(value, index, again=True)
-                b.put(value, index, np.where(b.within(value, index, ends), made, 0.0))
-            case Clear(target=target, value=number):
-                if target in self.program.fragments:
-                    f = self.program.fragments[target]
-                    b.sums[target] = np.zeros([d.size for x in f.groups for d in x])
-                if target in tiles:
-                    b.memory[target][:] = number
-            case Reduce():
-                self.reduce(s)
-            case Add(tile=tile, value=value, factor=factor):
-                index = indices(tiles[tile].dims)
-                scale = self.own(factor, index) if factor else 1.0
-                made = self.own(tile, index) * scale + self.formula(value, index)
-                b.memory[tile][b.address(tiles[tile], index, 0)] = made
-            case Scale(fragment=name, factor=factor):
-                index = self.fragment_index(name)
-                b.sums[name] = b.sums[name] * b.get(factor, index)
-            case Contract():
-                self.contract(s)
-            case Spill(fragment=name, tile=tile):
-                index = self.fragment_index(name)
-                b.put(tile, index, b.sums[name])
-            case Combine():
-                self.combine(s)
-            case Store(output=output, value=value):
-                self.store(output, value)
-            case _:
-                raise AssertionError(s)
+        run: dict[type[Statement], Callable[..., None]] = {
+            Barrier: lambda s: self.block.agree(copies=s.copies),
+            Load: self.copied,
+            Fill: self.fill,
+            Clear: self.clear,
+            Reduce: self.reduce,
+            Add: self.add,
+            Scale: self.scale,
+            Contract: self.contract,
+            Spill: self.spill,
+            Combine: self.combine,
+            Store: self.store,
+        }
+        run[type(s)](s)
+
+    def copied(self, s: Load) -> None:
+        self.load(s, 0)
+        self.block.copied.add(s.value)
+
+    def fill(self, s: Fill) -> None:
+        b, index = self.block, indices(self.program.tiles[s.value].dims)
+        made = self.formula(s.value, index, again=True)
+        b.put(s.value, index, np.where(b.within(s.value, index, s.ends), made, 0.0))
+
+    def clear(self, s: Clear) -> None:
+        if s.target in self.program.fragments:
+            f = self.program.fragments[s.target]
+            self.block.sums[s.target] = np.zeros([d.size for x in f.groups for d in x])
+        if s.target in self.program.tiles:
+            self.block.memory[s.target][:] = s.value
+
+    def add(self, s: Add) -> None:
+        b, tile = self.block, self.program.tiles[s.tile]
+        index = indices(tile.dims)
+        scale = self.own(s.factor, index) if s.factor else 1.0
+        made = self.own(s.tile, index) * scale + self.formula(s.value, index)
+        b.memory[s.tile][b.address(tile, index, 0)] = made
+
+    def scale(self, s: Scale) -> None:
+        index = self.fragment_index(s.fragment)
+        factor = self.block.get(s.factor, index)
+        self.block.sums[s.fragment] = self.block.sums[s.fragment] * factor
+
+    def spill(self, s: Spill) -> None:
+        self.block.put(s.tile, self.fragment_index(s.fragment), self.block.sums[s.fragment])
 
     def fragment_index(self, name: str) -> Index:
         f = self.program.fragments[name]
@@ -285,7 +203,9 @@ class _Run:
         whole = self.block.whole(name, mine)
         inside = self.block.within(name, mine, names)
         tensor = self.tensors[self.program.tensors[name]]
-        places = np.broadcast_arrays(*(np.where(inside, whole[d], 0) for d in names)) if names else []
+        places = (
+            np.broadcast_arrays(*(np.where(inside, whole[d], 0) for d in names)) if names else []
+        )
         return np.where(inside, tensor[tuple(places)], 0.0) if names else tensor
 
     def formula(self, value: str, index: Index, *, again: bool = False) -> Array:
@@ -311,11 +231,11 @@ class _Run:
         if op == "last":
             return args[0]
         if op == "less":
-            return (args[0] < args[1]).astype(np.float64)
+            return np.asarray((args[0] < args[1]).astype(np.float64))
         if op == "both":
-            return ((args[0] != 0) & (args[1] != 0)).astype(np.float64)
+            return np.asarray(((args[0] != 0) & (args[1] != 0)).astype(np.float64))
         if op == "where":
-            return np.where(args[0] != 0, args[1], args[2])
+            return np.asarray(np.where(args[0] != 0, args[1], args[2]))
         (made,) = FLOAT64.elementwise[op](*((a,) for a in args))
         return np.asarray(made)
 
@@ -326,7 +246,10 @@ class _Run:
         dims = (*tile.dims, over)
         index = indices(dims)
         with np.errstate(all="ignore"):
-            made = np.prod([np.broadcast_to(self.formula(v, index), [d.size for d in dims]) for v in values], axis=0)
+            made = np.prod(
+                [np.broadcast_to(self.formula(v, index), [d.size for d in dims]) for v in values],
+                axis=0,
+            )
         first = next(v for v in values if s.over in self.program.type(v).names)
         identity = -np.inf if s.op == "max" else 0.0
         made = np.where(b.within(first, {s.over: index[s.over]}, [s.over]), made, identity)
@@ -378,8 +301,8 @@ class _Run:
             values = np.where(factors == 0, 0.0, values * factors)
         self.block.put(s.tile, index, values.sum(axis=0))
 
-    def store(self, output: str, value: str) -> None:
-        p, b = self.program, self.block
+    def store(self, s: Store) -> None:
+        p, b, output, value = self.program, self.block, s.output, s.value
         type_ = p.type(output)
         have = {d.name for d in p.type(value).dims}
         dims = [self.extent_of([value], d.name) for d in type_.dims if d.name in have]

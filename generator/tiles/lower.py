@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import (
     OPS,
     Dim,
@@ -55,7 +54,8 @@ class _Lowering:
     """One block graph on its way to statements."""
 
     def __init__(self, graph: Graph, kernel: Node, threads: int, stages: int) -> None:
-        assert kernel.body is not None and kernel.body.space is not None
+        assert kernel.body is not None
+        assert kernel.body.space is not None
         self.graph, self.threads = graph, threads
         self.body, self.space = without_threads(kernel.body), kernel.body.space
         self.stages = stages if self.space.loop else 1
@@ -65,9 +65,7 @@ class _Lowering:
         outs = (v.name for v in kernel.outs)
         self.tensors |= dict(zip(self.body.outputs, outs, strict=True))
         self.extents = {
-            d.name: d
-            for name in self.tensors.values()
-            for d in graph.values[name].type.dims
+            d.name: d for name in self.tensors.values() for d in graph.values[name].type.dims
         }
         self.offsets = self.cut_dims()
         self.tiles: dict[str, Tile] = {}
@@ -102,6 +100,7 @@ class _Lowering:
             offsets=self.offsets,
             extents=self.extents,
             iotas=frozenset(n.name for n in self.body.inputs if self.is_position(n.name)),
+            optional=frozenset(n.name for n in self.body.inputs if self.made(n.name).optional),
             stages=self.stages,
             threads=self.threads,
         )
@@ -128,7 +127,7 @@ class _Lowering:
         return found
 
     def is_product(self, node: Node) -> bool:
-        """Say whether tensor cores take a contraction: both operands narrow, with lines of their own."""
+        """Say whether tensor cores take a product: operands are narrow, each with its lines."""
         a, b = (self.types[x] for x in node.args)
         free = [set(a.names) - {*b.names}, set(b.names) - {*a.names}]
         narrow = a.dtype in STORAGE_DTYPES and b.dtype is a.dtype
@@ -158,7 +157,9 @@ class _Lowering:
     def rounded(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
         """Return dims as tiles have them."""
         return tuple(
-            replace(d, size=-(-d.size // self.multiples.get(d.name, 1)) * self.multiples.get(d.name, 1))
+            replace(
+                d, size=-(-d.size // self.multiples.get(d.name, 1)) * self.multiples.get(d.name, 1)
+            )
             for d in dims
         )
 
@@ -194,7 +195,11 @@ class _Lowering:
 
     def is_position(self, name: str) -> bool:
         """Say whether an input numbers a dim, so that nothing is read."""
-        return self.graph.producers[self.tensors[name]].op == "iota"
+        return self.made(name).op == "iota"
+
+    def made(self, name: str) -> Node:
+        """Return the kernel graph's node that makes the tensor of an input."""
+        return self.graph.producers[self.tensors[name]]
 
     def reads(self, name: str) -> int:
         """Count the reductions and stores that a value goes into through formulas."""
@@ -206,7 +211,9 @@ class _Lowering:
 
     # -- statements ------------------------------------------------------------------------------
 
-    def say(self, phase: Phase, s: Statement, values: Sequence[str], made: Node | None = None) -> None:
+    def say(
+        self, phase: Phase, s: Statement, values: Sequence[str], made: Node | None = None
+    ) -> None:
         """Append a statement that reads formulas, and gives what it makes a tile."""
         reads = {leaf for value in values for leaf in self.leaves(value) if leaf in self.tiles}
         writes = set(s.writes)
@@ -236,7 +243,7 @@ class _Lowering:
         return users[0] if len(users) == 1 and users[0].op in _CARRIES else None
 
     def ends(self, node: Node, dim: str) -> tuple[str, ...]:
-        """Return a dim if its tiles may end beyond the tensor, so that what lies there is cleared."""
+        """Return a dim if its tiles may end beyond the tensor: what lies there is cleared."""
         own, whole = self.types[node.name].dim(dim), self.extents[dim]
         uneven = whole.dynamic or whole.size % own.size or self.rounded([own])[0] != own
         return (dim,) if uneven else ()
@@ -247,23 +254,25 @@ class _Lowering:
         self.say(self.phase(node), Fill((), (node.name,), node.name, ends), node.args)
 
     def reduction(self, node: Node) -> None:
-        """Join along a dim: on tensor cores, or by threads; into the carry if that alone takes it."""
+        """Join along a dim, by tensor cores or threads; into the carry if that alone takes it."""
         phase, carry = self.phase(node), self.carrier(node)
         into = carry or node
         factor = f"{carry.args[1]}{RESCALE}" if carry and carry.op == "accum_rescaled" else ""
         if node in self.products:
             return self.product(node, into, factor)
-        value, *other = node.args
-        looped = phase is Phase.LOOP
-        running = node.op == "peak" and looped
-        s = Reduce((), (), into.name, value, *other, over=node.over, factor=factor)
-        s = replace(s, op="max" if node.op == "peak" else "sum", carried=running or carry is not None)
+        value, other = (*node.args, "")[:2]
+        running = node.op == "peak" and phase is Phase.LOOP
+        op = "max" if node.op == "peak" else "sum"
+        carried = running or carry is not None
+        s = Reduce((), (), into.name, value, other, op, node.over, carried, factor)
         if running and any(u.op == "accum_rescaled" for u in self.body.users(node.name)):
             rescale = node.name + RESCALE
             self.tiles[rescale] = Tile(rescale, self.rounded(node.out.type.dims), DType.FP32)
             s = replace(s, rescale=rescale, writes=(rescale,))
         if s.carried:
-            self.say(Phase.BEFORE, Clear((), (), into.name, -float("inf") if running else 0.0), (), into)
+            self.say(
+                Phase.BEFORE, Clear((), (), into.name, -float("inf") if running else 0.0), (), into
+            )
         s = replace(s, reads=((factor,) if factor else ()) + ((into.name,) if s.carried else ()))
         return self.say(phase, s, node.args, into)
 
@@ -273,7 +282,9 @@ class _Lowering:
         shared = {d.name for d in self.types[a].dims} & {d.name for d in self.types[b].dims}
         batch = tuple(d for d in self.types[a].dims if d.name in shared - {node.over})
         made = Fragment(
-            into.name, batch, self.rounded(self.contiguous_last(a, rows)),
+            into.name,
+            batch,
+            self.rounded(self.contiguous_last(a, rows)),
             self.rounded(self.contiguous_last(b, columns)),
         )
         self.fragments[into.name] = replace(made, warps=self.warps(made))
@@ -314,20 +325,3 @@ class _Lowering:
 def axis_of_parts(program: BlockProgram, dim: str) -> str | None:
     """Return the reduced axis whose blocks a dim of an output numbers."""
     return next((a.name for a in program.space.reduced if parts_of(a.dim) == dim), None)
-
-
-def loads(program: BlockProgram, phase: Phase) -> list[Load]:
-    """Return the loads of a phase."""
-    return [s for s in program.statements[phase] if isinstance(s, Load)]
-
-
-def require_room(program: BlockProgram, shared_bytes: int) -> None:
-    """Raise PlanError if the tiles of a block don't fit in shared memory."""
-    if program.shared_bytes > shared_bytes:
-        raise PlanError(
-            f"a block's tiles take {program.shared_bytes} bytes of shared memory, "
-            f"there are {shared_bytes}"
-        )
-
-
-Offsets = Mapping[str, tuple[str, ...]]

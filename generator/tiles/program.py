@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from mirage_kernels.generator.ir import Dim, DType, Graph, Node, Phase, Space, TensorType
+from mirage_kernels.generator.ir import Axis, Dim, DType, Graph, Node, Phase, Space, TensorType
 
 VECTOR_BYTES = 16  # what a thread copies at once
-BANK_VECTORS = 8  # vectors that a row of shared memory's banks has
+WARP = 32  # threads
+SCRATCH_BYTES = 32  # of a warp: a float for each element of the widest vector
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Fragment:
-    """Sums of a contraction in registers: [batch, rows, columns], rows in tiles of 16, columns of 8."""
+    """Sums of a product in registers: [batch, rows, columns], rows in 16s, columns in 8s."""
 
     name: str
     batch: tuple[Dim, ...]
@@ -87,7 +88,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Statement:
-    """One line of a tile program: `reads` and `writes` name tiles, by whose threads don't matter."""
+    """One line of a tile program: `reads` and `writes` name tiles, whichever thread does it."""
 
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
@@ -206,6 +207,7 @@ class BlockProgram:
     offsets: Mapping[str, Mapping[str, tuple[str, ...]]]  # value -> dim -> axes that cut it
     extents: Mapping[str, Dim]  # of whole tensors
     iotas: frozenset[str] = frozenset()  # inputs that number a dim
+    optional: frozenset[str] = frozenset()  # inputs that a call may leave out: zeros
     stages: int = 1
     threads: int = 128
 
@@ -214,6 +216,12 @@ class BlockProgram:
         """Grid and loop."""
         assert self.body.space is not None
         return self.body.space
+
+    @property
+    def splits(self) -> tuple[Axis, ...]:
+        """Axes whose blocks are one cluster, over a dim of any extent: tiles grow with that."""
+        joined = self.statements[Phase.JOINED]
+        return tuple(a for a in self.space.reduced if joined and self.extents[a.dim].dynamic)
 
     def node(self, name: str) -> Node:
         """The node of the body that makes a value."""
@@ -240,7 +248,11 @@ class BlockProgram:
         """Say whether a value is at hand: a tile, an input read in place, a literal."""
         return name in self.tiles or not self.node(name).args
 
+    def is_optional(self, name: str) -> bool:
+        """Say whether a value is an input that a call may leave out."""
+        return name in self.optional
+
     @property
     def shared_bytes(self) -> int:
-        """Bytes of all tiles."""
-        return sum(t.bytes for t in self.tiles.values())
+        """Bytes of all tiles, and of what the warps of a block leave each other in reductions."""
+        return sum(t.bytes for t in self.tiles.values()) + SCRATCH_BYTES * self.threads // WARP

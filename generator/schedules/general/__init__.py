@@ -1,0 +1,231 @@
+"""The general schedule: any block graph by one tile program, no shape of muGraph assumed.
+
+Every kernel of the muGraph is a loop over stages of asynchronous copies, products on tensor cores
+and reductions by warps (`generator/tiles`). Tiles, threads and stages are chosen by a model of time
+for each bucket of the dynamic dim that has rows of products; the model weighs what is read against
+how many bytes are on their way at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf, prod
+from typing import ClassVar
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import Axis, Graph, Node, count, parts_of, retile
+from mirage_kernels.generator.meaning.cost import block_work
+from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
+from mirage_kernels.generator.target import Target
+from mirage_kernels.generator.tiles.lower import block_program
+from mirage_kernels.generator.tiles.program import BlockProgram
+
+BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
+MANY, FEW = 1024, 8  # what any extent of the counted dim, and of other dynamic dims, is planned for
+LONG = 4096  # of a dynamic dim that is summed along
+THREADS = (64, 128, 256, 512)
+STAGES = (2, 3, 4, 5, 6)
+GRID_TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LOOP_TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
+MOST_BLOCKS = 8  # of a cluster, on all architectures that have them
+MOST_SUMS = 128  # fp32 sums of products that a thread keeps
+REGISTERS = 56  # of a thread beside its sums: a lead
+THREADS_EACH, BLOCKS_EACH = 2048, 32  # of a multiprocessor: CUDA programming guide, appendix
+SHARED_EACH = 1024  # bytes that a block takes beside its own, as the guide says
+LATENCY_US = 0.8  # from a copy's start to its end under load: docs/measurements.md
+BLOCK_US = 2.0  # start and end of a block: a lead
+PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets: a lead
+OVERHEAD = 4.0  # instructions beside each arithmetic one: a lead
+
+
+@dataclass(frozen=True)
+class GeneralRoles:
+    """The dim whose extent chooses a bucket, empty where there is one bucket."""
+
+    counted: str = ""
+
+
+@dataclass(frozen=True)
+class GeneralKnobs(Knobs):
+    """Tile sizes by `Axis.tile_key`, threads of a block, and stages of its loads."""
+
+    schedule: ClassVar[str] = "general"
+    cuts: tuple[tuple[str, int], ...]
+    threads: int
+    stages: int
+
+    def tiles(self, roles: GeneralRoles) -> dict[str, int]:
+        """Return the tile sizes of the muGraph."""
+        return dict(self.cuts)
+
+
+SCHEDULE = Schedule[Graph](
+    knobs=GeneralKnobs, roles=GeneralRoles, fits=lambda graph, on: tuple(reasons(graph))
+)
+
+
+def reasons(graph: Graph) -> Iterator[str]:
+    """Yield what a general kernel cannot do of a muGraph."""
+    for node in graph.nodes:
+        if node.op not in ("input", "output", "block", "iota", "const", "size"):
+            yield f"{node.name} is a library's {node.op}: it is no kernel of its own"
+
+
+def programs(graph: Graph, knobs: GeneralKnobs) -> tuple[BlockProgram, ...]:
+    """Return the programs of a muGraph's kernels with given knobs."""
+    tiled = retile(graph, dict(knobs.cuts))
+    return tuple(block_program(tiled, n, knobs.threads, knobs.stages) for n in tiled.blocks)
+
+
+# -- choosing knobs --------------------------------------------------------------------------------
+
+
+def roles_of(graph: Graph) -> GeneralRoles:
+    """Return the first dynamic dim that only one operand of some product has."""
+    for kernel in graph.blocks:
+        assert kernel.body is not None
+        for node in kernel.body.of("contract"):
+            names = [kernel.body.values[a].type.names for a in node.args]
+            dims = [d for a in node.args for d in kernel.body.values[a].type.dims if d.dynamic]
+            for d in dims:
+                if not all(d.name in own for own in names) and d.name != node.over:
+                    return GeneralRoles(d.name)
+    return GeneralRoles()
+
+
+def sizes_for(graph: Graph, counted: str, size: int) -> dict[str, int]:
+    """Return the extents that a bucket is planned for."""
+    types = [v.type for n in graph.nodes for v in n.outs]
+    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
+    summed = {a.dim for s in spaces for a in (*s.reduced, *([s.loop] if s.loop else []))}
+    found = {}
+    for d in (d for type_ in types for d in type_.dims):
+        wanted = (size or MANY) if d.name == counted else LONG if d.name in summed else FEW
+        found[d.name] = min(d.size, wanted) if d.dynamic else d.size
+    return found
+
+
+def predict(graph: Graph, knobs: GeneralKnobs, sizes: Mapping[str, int], on: Target) -> float:
+    """Return the predicted microseconds of a muGraph, infinite where a block has no room."""
+    tiled = retile(graph, dict(knobs.cuts))
+    axes = [a for n in tiled.blocks if n.body and n.body.space for a in n.body.space.reduced]
+    sizes = {**sizes, **{parts_of(a.dim): count(a, sizes[a.dim]) for a in axes}}
+    total = 0.0
+    for node in tiled.blocks:
+        made = block_program(tiled, node, knobs.threads, knobs.stages)
+        total += _kernel(tiled, node, made, sizes, on)
+    return total
+
+
+def _kernel(
+    graph: Graph, node: Node, made: BlockProgram, sizes: Mapping[str, int], on: Target
+) -> float:
+    work, resident = block_work(node, sizes), _resident(made, on)
+    if not resident:
+        return inf
+    tensors = [graph.values[a].type for a in node.args] + [v.type for v in node.outs]
+    moved = sum(t.dtype.bytes * prod(sizes[d] for d in t.names) for t in tensors)
+    memory = moved / on.memory_bytes_per_us
+    cache = work.blocks * work.loaded / on.l2_bytes_per_us
+    # A block alone: its copies, limited by what is on the way, beside what it computes.
+    together = min(resident, -(-work.blocks // on.multiprocessors))
+    each = on.multiprocessors / together
+    computing = work.flops * each / on.tensor_flops_per_us / PRODUCTS
+    computing += OVERHEAD * work.operations * each / on.alu_ops_per_us
+    ahead = max(1, made.stages - 1)
+    copying = LATENCY_US * (1 + work.steps / ahead) if work.steps > 1 else 2 * LATENCY_US
+    waves = -(-work.blocks // (on.multiprocessors * resident))
+    alone = BLOCK_US + max(copying, computing)
+    return on.launch_us + max(memory, cache, waves * alone) + 0.1 * (memory + cache)
+
+
+def _resident(made: BlockProgram, on: Target) -> int:
+    """Return how many blocks a multiprocessor holds at once."""
+    shared = made.shared_bytes + SHARED_EACH
+    sums = 0
+    for f in made.fragments.values():
+        batch, rows, columns = f.extents
+        own = batch * rows * columns // (32 * f.warps[0] * f.warps[1])
+        sums += own
+    if made.shared_bytes > on.shared_bytes or sums > MOST_SUMS:
+        return 0
+    registers = made.threads * (REGISTERS + sums)
+    room = ((on.shared_bytes + SHARED_EACH) // shared, on.registers // registers)
+    return min(*room, THREADS_EACH // made.threads, BLOCKS_EACH)
+
+
+def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Return the values of every knob that are tried, by name; tile sizes by `Axis.tile_key`."""
+    found: dict[str, tuple[int, ...]] = {}
+    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
+    for space in spaces:
+        for axis in space.axes:
+            options = _tiles(axis, space.loop, sizes[axis.dim])
+            shared = set(found.get(axis.tile_key, options)) & set(options)
+            found[axis.tile_key] = tuple(sorted(shared)) or options
+    stages = STAGES if any(s.loop for s in spaces) else STAGES[:1]
+    return {**found, "threads": THREADS, "stages": stages}
+
+
+def _tiles(axis: Axis, loop: Axis | None, size: int) -> tuple[int, ...]:
+    if axis.reduced:
+        step = 64
+        parts = {-(-size // n // step) * step for n in (1, 2, 4, MOST_BLOCKS)}
+        return tuple(sorted(max(step, p) for p in parts))
+    wanted = LOOP_TILES if axis is loop else GRID_TILES
+    whole = next((t for t in wanted if t >= size), wanted[-1])
+    return tuple(t for t in wanted if t <= whole)
+
+
+def best_knobs(graph: Graph, sizes: Mapping[str, int], on: Target) -> GeneralKnobs:
+    """Return the knobs that are predicted to be fastest, one changed at a time from several starts.
+
+    Raises PlanError where no block has room.
+    """
+    options, times = choices(graph, sizes), dict[GeneralKnobs, float]()
+
+    def knobs(chosen: Mapping[str, int]) -> GeneralKnobs:
+        cuts = tuple((k, n) for k, n in chosen.items() if k not in ("threads", "stages"))
+        return GeneralKnobs(cuts, chosen["threads"], chosen["stages"])
+
+    def time(chosen: Mapping[str, int]) -> float:
+        made = knobs(chosen)
+        if made not in times:
+            times[made] = predict(graph, made, sizes, on)
+        return times[made]
+
+    ends = [{k: values[place] for k, values in options.items()} for place in (0, -1)]
+    middle = {k: values[len(values) // 2] for k, values in options.items()}
+    found = []
+    for chosen in (*ends, middle):
+        better = True
+        while better:
+            before = time(chosen)
+            for name, values in options.items():
+                chosen = min(({**chosen, name: v} for v in values), key=time)
+            better = time(chosen) < before
+        found.append(chosen)
+    best = min(found, key=time)
+    if time(best) == inf:
+        raise PlanError(
+            f"no block has room for the muGraph's tiles: {on.shared_bytes} bytes of shared memory, "
+            f"{MOST_SUMS} sums of products for each thread",
+            "shorter dims that nothing cuts may do",
+        )
+    return knobs(best)
+
+
+def general_variants(graph: Graph, on: Target) -> tuple[Variant[GeneralKnobs], ...]:
+    """Return a variant per bucket of the counted dim; raises PlanError where there can be none."""
+    against = [*reasons(graph)]
+    if against:
+        raise PlanError(against[0])
+    counted = roles_of(graph).counted
+    found = [
+        Variant(size, best_knobs(graph, sizes_for(graph, counted, size), on))
+        for size in (BUCKETS if counted else BUCKETS[-1:])
+    ]
+    kept = [a for a, b in pairwise(found) if a.knobs != b.knobs]
+    return (*kept, found[-1])

@@ -1,0 +1,86 @@
+"""General kernels: from a muGraph to their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mirage_kernels.generator.emit.cuda import Entry, Header
+from mirage_kernels.generator.emit.statements import dims_text
+from mirage_kernels.generator.ir import Graph, retile
+from mirage_kernels.generator.records.headers import header_of
+from mirage_kernels.generator.records.record import About, KernelRecord, Plan
+from mirage_kernels.generator.schedules.general import (
+    SCHEDULE,
+    GeneralKnobs,
+    GeneralRoles,
+    general_variants,
+    programs,
+    roles_of,
+)
+from mirage_kernels.generator.schedules.schedule import Subject, Variant
+from mirage_kernels.generator.search.cases import Case, full_cases
+from mirage_kernels.generator.target import target
+from mirage_kernels.generator.tiles.launch import Bucket, Launcher
+
+
+def require(subject: Subject) -> None:
+    """Raise PlanError for a muGraph that no block has room for."""
+    general_variants(subject.graph, subject.on)
+
+
+def planned(about: About, graph: Graph) -> KernelRecord:
+    """Return the record of a general kernel with its variants."""
+    chosen = general_variants(graph, target(about.arch))
+    tiled = retile(graph, dict(chosen[-1].knobs.cuts))
+    return KernelRecord(**vars(about), roles=roles_of(graph), variants=chosen, graph=tiled)
+
+
+def cases(record: KernelRecord, variant: Variant) -> list[Case]:
+    """Return what a variant is proved on: full static extents, uneven ones, a single tile."""
+    return full_cases(retile(record.graph, record.tiles(variant)))
+
+
+def launcher(record: KernelRecord) -> Launcher:
+    """Return what writes the file of a record."""
+    chosen = [(v.bucket, v.knobs) for v in record.variants]
+    buckets = [
+        Bucket(n, programs(record.graph, k)) for n, k in chosen if isinstance(k, GeneralKnobs)
+    ]
+    symbol = f"{record.recipe}_{record.stem}"
+    about = {"name": record.recipe, "arch": record.arch}
+    counted = record.roles.counted
+    return Launcher(record.graph, buckets, counted, symbol, record.storage, about)
+
+
+def header(record: KernelRecord) -> Header:
+    """Return the header of a general kernel's file."""
+    types = {n.name: n.out.type for n in record.graph.inputs if n.out.type.dims}
+    given = ", ".join(f"{name} {dims_text(type_.names)}" for name, type_ in types.items())
+    made = header_of(record, f"{given}: any strides, fastest where rows are 16-byte aligned.")
+    return replace(made, paragraphs=[("Schedule", "general."), *made.paragraphs])
+
+
+def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
+    """Return the CUDA file of each record by path below the kernels folder."""
+    return {
+        f"{r.arch}/{r.recipe}/{r.stem}.cu": launcher(r).text([*header(r).lines("//"), ""])
+        for r in records
+    }
+
+
+def entries(record: KernelRecord) -> list[Entry]:
+    """Return no row of the dispatch table: programs are called by name."""
+    return []
+
+
+PLAN = Plan(
+    GeneralRoles,
+    lambda subject: SCHEDULE.name,
+    require,
+    planned,
+    cases,
+    sources,
+    entries,
+    proves_small=True,
+)

@@ -1,0 +1,260 @@
+"""Formulas of a tile program as CUDA: what computes a value for a vector of elements at a place.
+
+What does not vary along the vector is computed once, the rest in one loop over its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_kernels.generator.emit.statements import vocabulary
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind
+from mirage_kernels.generator.tiles.program import BlockProgram, Tile
+
+CTYPES = {
+    DType.FP16: "__half",
+    DType.BF16: "__nv_bfloat16",
+    DType.FP32: "float",
+    DType.INT32: "int",
+    DType.BOOL: "bool",
+}
+_ON_NUMBERS = {  # truth values are 1 and 0
+    "less": "{0} < {1} ? 1.0f : 0.0f",
+    "both": "{0} != 0.0f && {1} != 0.0f ? 1.0f : 0.0f",
+    "where": "{0} != 0.0f ? {1} : {2}",
+    "last": "{0}",
+}
+
+
+def constant(value: float) -> str:
+    """Return a number as a float of C++."""
+    if value in (float("inf"), -float("inf")):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return f"{float(value)!r}f"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where formulas are computed: local coordinates by dim; dim and width of the vector."""
+
+    at: Mapping[str, str]
+    vector: str = ""
+    width: int = 1
+
+
+class Formulas:
+    """Writes the formulas of one block program, `storage` being its tensors' element type."""
+
+    def __init__(self, program: BlockProgram, writer: Writer, storage: DType) -> None:
+        self.program, self.writer, self.storage = program, writer, storage
+
+    # -- places ------------------------------------------------------------------------------------
+
+    def coordinates(self, dims: Sequence[Dim], width: int, index: str = "i") -> dict[str, str]:
+        """Write the coordinates of a vector, the last dim the fastest, and return their names."""
+        found, step = dict[str, str](), 1
+        for place, d in enumerate(reversed(dims)):
+            size = d.size // width if place == 0 else d.size
+            text = index if step == 1 else f"{index} / {step}"
+            text = text if place == len(dims) - 1 else f"{text} % {size}"
+            text = "0" if size == 1 else text
+            if place == 0 and width > 1:
+                text = f"({text}) * {width}"
+            self.writer.line(f"[[maybe_unused]] const int {d.name}_at = {text};")
+            found[d.name] = f"{d.name}_at"
+            step *= size
+        return found
+
+    def offset(self, value: str, dim: str) -> list[str]:
+        """Return what is added to a local coordinate to make it one of the whole tensor."""
+        p, found = self.program, []
+        for name in p.offsets[value].get(dim, ()):
+            axis = next(a for a in p.space.axes if a.name == name)
+            tile = self.tile_of(axis) if axis.dim == dim else p.type(value).dim(dim).size
+            found.append(f"{'step' if name == 'loop' else f'{name}_index'} * {tile}")
+        return found
+
+    def globally(self, value: str, dim: str, local: str) -> str:
+        """Return a coordinate of the whole tensor."""
+        return " + ".join((*self.offset(value, dim), local))
+
+    def extent(self, dim: str) -> str:
+        """Return the extent of a dim of whole tensors."""
+        d = self.program.extents[dim]
+        return f"args.{dim}" if d.dynamic else str(d.size)
+
+    def tile_of(self, axis: Axis) -> str:
+        """Return the elements of a block along an axis: known at run time where clusters split."""
+        return f"args.{axis.name}_tile" if axis in self.program.splits else str(axis.tile)
+
+    def limit(self, value: str, dim: str) -> str:
+        """Return where a value ends along a dim: with the tensor, or the block's part of it."""
+        extent, axes = self.extent(dim), self.program.offsets[value].get(dim, ())
+        for axis in self.program.space.reduced:
+            if axis.name in axes and "loop" in axes:
+                extent = f"min({extent}, ({axis.name}_index + 1) * {self.tile_of(axis)})"
+        return extent
+
+    def dims_of(self, value: str) -> tuple[Dim, ...]:
+        """Return the dims of a value, rounded up as tiles are that have them."""
+        p = self.program
+        sizes = {d.name: d for x in p.leaves(value) if x in p.tiles for d in p.tiles[x].dims}
+        return tuple(sizes.get(d.name, d) for d in p.type(value).dims)
+
+    def is_uneven(self, value: str, dim: str) -> bool:
+        """Say whether tiles of a value may end beyond the tensor along a dim."""
+        own, whole = self.program.type(value).dim(dim), self.program.extents[dim]
+        size = next(d.size for d in self.dims_of(value) if d.name == dim)
+        split = "min" in self.limit(value, dim)
+        return whole.dynamic or whole.size % own.size != 0 or size != own.size or split
+
+    def inside(self, value: str, dims: Sequence[str], place: Place) -> str:
+        """Return the test that element `e` of a vector lies within the tensors along dims."""
+        tests = []
+        for d in dims:
+            more = " + e" if d == place.vector else ""
+            tests.append(f"{self.globally(value, d, place.at[d])}{more} < {self.limit(value, d)}")
+        return " && ".join(tests)
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def tensor(self, name: str) -> str:
+        """Return the name of an input's or output's tensor among the kernel's arguments."""
+        return f"{name}_in" if self.program.node(name).op == "input" else name
+
+    def in_tile(self, tile: Tile, at: Mapping[str, str]) -> str:
+        """Return where an element lies in a tile."""
+        terms = []
+        for d in (d for d in tile.dims if d.size > 1 and at[d.name] != "0"):
+            stride = tile.strides[d.name]
+            terms.append(at[d.name] if stride == 1 else f"{at[d.name]} * {stride}")
+        return " + ".join(terms) or "0"
+
+    def in_tensor(self, value: str, place: Place, pointer: str) -> str:
+        """Write the pointer to a vector of a tensor in device memory, its `stride` and `left`.
+
+        Returns whether its elements may lie side by side, as a template argument.
+        """
+        w, type_ = self.writer, self.program.type(value)
+        tensor, inside = f"args.{self.tensor(value)}", []
+        vector = place.vector if place.vector in type_.names else type_.names[-1]
+        beside = vector == type_.names[-1]
+        strides = {d: f"{tensor}_strides[{i}]" for i, d in enumerate(type_.names)}
+        aligned = "kAligned ? 1 : " if beside else ""
+        w.line(f"const int64_t stride = {aligned}{strides[vector]};")
+        terms = [tensor]
+        for d in type_.names:
+            step = "stride" if d == vector else strides[d]
+            if beside and d == type_.names[-1]:
+                step = "stride"
+            elif d == type_.names[-1]:
+                step = f"(kAligned ? 1 : {strides[d]})"
+            terms += [f"int64_t({t}) * {step}" for t in (*self.offset(value, d), place.at[d])]
+            if d != vector:
+                inside.append(f"{self.globally(value, d, place.at[d])} < {self.limit(value, d)}")
+        w.line(f"{pointer} = {' + '.join(terms)};")
+        left = f"{self.limit(value, vector)} - ({self.globally(value, vector, place.at[vector])})"
+        if self.program.is_optional(value):
+            inside.insert(0, f"{tensor} != nullptr")
+        left = f"{' && '.join(inside)} ? {left} : 0" if inside else left
+        w.line(f"const int left = {left};")
+        return "kAligned" if beside else "false"
+
+    # -- formulas ----------------------------------------------------------------------------------
+
+    def write(self, values: Sequence[str], place: Place, *, again: bool = False) -> list[str]:
+        """Write what computes values at a place, and return the names of the arrays they are in.
+
+        `again` computes the values although they have tiles: to fill those.
+        """
+        w, p = self.writer, self.program
+        texts, looped = dict[str, str](), list[tuple[str, str]]()
+        for name in self._order(values, again):
+            node, varies = p.node(name), place.vector in p.type(name).names
+            if p.is_leaf(name) and not (again and name in values):
+                texts[name] = self._leaf(name, place)
+                continue
+            text = self._operation(node.op, [texts[a] for a in node.args])
+            if p.type(name).dtype is self.storage and name not in values:
+                text = f"wide({CTYPES[self.storage]}({text}))"
+            if varies:
+                looped.append((name, text))
+            else:
+                w.line(f"const float {name}_v = {text};")
+            texts[name] = f"{name}_v"
+        for value in dict.fromkeys(values):
+            w.line(f"float {value}_made[{place.width}];")
+        with w.block(f"for (int e = 0; e < {place.width}; ++e) {{"):
+            for name, text in looped:
+                w.line(f"const float {name}_v = {text};")
+            for value in dict.fromkeys(values):
+                w.line(f"{value}_made[e] = {texts[value]};")
+        return [f"{value}_made" for value in values]
+
+    def _order(self, values: Sequence[str], again: bool) -> list[str]:
+        """Return the values that formulas are made of, operands first."""
+        p, found = self.program, dict[str, None]()
+
+        def visit(name: str) -> None:
+            if name in found:
+                return
+            if not p.is_leaf(name) or (again and name in values):
+                for arg in p.node(name).args:
+                    visit(arg)
+            found[name] = None
+
+        for value in values:
+            visit(value)
+        return list(found)
+
+    def _operation(self, op: str, args: Sequence[str]) -> str:
+        if op in _ON_NUMBERS:
+            return _ON_NUMBERS[op].format(*args)
+        if OPS[op].kind is not Kind.ELEMENTWISE:
+            raise PlanError(f"no statement of a tile program computes {op!r}")
+        return f"tile::{vocabulary(op)}({', '.join(args)})"
+
+    def _leaf(self, name: str, place: Place) -> str:
+        """Write what reads a value at hand, and return its text: in the loop where it varies."""
+        w, p = self.writer, self.program
+        node, type_ = p.node(name), p.type(name)
+        if node.op == "const":
+            return constant(node.value)
+        if node.op == "size":
+            return f"float({self.extent(node.over)})"
+        if name in p.iotas or node.op == "iota":
+            dim = type_.names[0] if type_.names else node.over
+            more = " + e" if place.vector == dim else ""
+            return f"float({self.globally(name, dim, place.at[dim])}{more})"
+        if not type_.dims:
+            return f"{name}[0]" if name in p.tiles else f"float(args.{name})"
+        varies = place.vector in type_.names
+        count = place.width if varies else 1
+        w.line(f"float {name}_v[{count}];")
+        if name in p.tiles:
+            self._from_tile(name, place, count)
+        else:
+            with w.block("{"):
+                beside = self.in_tensor(name, place, "const auto* from")
+                w.line(f"read_within<{count}, {beside}>(from, stride, left, {name}_v);")
+        return f"{name}_v[{'e' if varies else 0}]"
+
+    def _from_tile(self, name: str, place: Place, count: int) -> None:
+        tile = self.program.tiles[name]
+        at = f"{name} + {self.in_tile(tile, place.at)}"
+        stride = tile.strides[place.vector] if count > 1 else 1
+        if stride == 1:
+            return self.writer.line(f"read({at}, {name}_v);")
+        one = f"{name}_v[e] = wide(({at})[e * {stride}]);"
+        return self.writer.line(f"for (int e = 0; e < {count}; ++e) {one}")
+
+
+def layout(tile: Tile, lines: Sequence[Dim], over: str, depth: int) -> str:
+    """Return the CuTe layout of an operand: its lines flattened, and the contracted dim."""
+    shape = ", ".join(f"Int<{d.size}>" for d in lines[::-1])
+    strides = ", ".join(f"Int<{tile.strides[d.name]}>" for d in lines[::-1])
+    inner = f"Stride<Stride<{strides}>, Int<{tile.strides[over]}>>"
+    return f"Layout<Shape<Shape<{shape}>, Int<{depth}>>, {inner}>"

@@ -1,0 +1,216 @@
+"""The file of a kernel graph: its kernels for each size of call, and what launches them.
+
+Emitted functions know nothing of torch: `SYMBOL` launches all kernels on a stream,
+`SYMBOL_workspace` says how much device memory they hand on through, `SYMBOL_signature` what
+tensors, dims and scalars a launch takes, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.ir import Dim, DType, Graph, Value, parts_of
+from mirage_kernels.generator.tiles.cuda import KernelWriter
+from mirage_kernels.generator.tiles.program import BlockProgram
+
+_PARAMETERS = (
+    "void* const* tensors",
+    "const int64_t* strides",
+    "const int64_t* dims",
+    "const double* scalars",
+    "char* workspace",
+    "void* stream",
+)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The block programs that serve calls up to a size of the counted dim, 0: any size."""
+
+    size: int
+    programs: tuple[BlockProgram, ...]
+
+    @property
+    def name(self) -> str:
+        """What the names of its kernels end in."""
+        return f"up_to_{self.size}" if self.size else "any"
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A kernel graph with the programs of its buckets, the last one's for any size."""
+
+    graph: Graph
+    buckets: Sequence[Bucket]
+    counted: str  # the dim whose extent chooses a bucket; empty: there is one bucket
+    symbol: str
+    storage: DType
+    about: Mapping[str, str]  # recipe and architecture
+
+    @cached_property
+    def tensors(self) -> list[Value]:
+        """Inputs that are tensors, then results, in the graph's order."""
+        outs = [self.graph.values[o] for o in self.graph.outputs]
+        return [n.out for n in self.graph.inputs if n.out.type.dims] + outs
+
+    @cached_property
+    def scalars(self) -> list[Value]:
+        """Inputs without dims."""
+        return [n.out for n in self.graph.inputs if not n.out.type.dims]
+
+    @cached_property
+    def dynamic(self) -> list[str]:
+        """Dynamic dims of the inputs, in order of appearance."""
+        dims = [d for n in self.graph.inputs for d in n.out.type.dims if d.dynamic]
+        return list(dict.fromkeys(d.name for d in dims))
+
+    def text(self, opening: Sequence[str]) -> str:
+        """Return the file, behind the lines of its header."""
+        w = Writer()
+        w.write(*opening, '#include "general/block.cuh"', "")
+        w.write("namespace mirage::generated {", "namespace {", "")
+        for bucket in self.buckets:
+            for own in self._kernels(bucket):
+                w.lines += own.text()
+                w.line()
+            self._bucket(w, bucket)
+            w.line()
+        w.write("}  // namespace", "}  // namespace mirage::generated", "")
+        self._entry(w)
+        return w.text()
+
+    def _kernels(self, bucket: Bucket) -> list[KernelWriter]:
+        named = enumerate(bucket.programs)
+        return [
+            KernelWriter(p, f"{self.about['name']}_{i}_{bucket.name}", self.storage)
+            for i, p in named
+        ]
+
+    def signature(self) -> str:
+        """Return what a launch takes, as JSON."""
+        types = {d.name: d for v in self.tensors for d in v.type.dims}
+        optional = {n.name for n in self.graph.inputs if n.optional}
+        results = len(self.graph.outputs)
+
+        def told(value: Value) -> dict[str, object]:
+            about = {"name": value.name, "dtype": value.type.dtype.value}
+            return {**about, "dims": list(value.type.names)} if value.type.dims else {**about}
+
+        return json.dumps(
+            {
+                **self.about,
+                "dtype": self.storage.value,
+                "static": {d.name: d.size for d in types.values() if not d.dynamic},
+                "dynamic": self.dynamic,
+                "tensors": [
+                    {**told(v), "optional": v.name in optional} for v in self.tensors[:-results]
+                ],
+                "scalars": [told(v) for v in self.scalars],
+                "results": [told(v) for v in self.tensors[-results:]],
+            }
+        )
+
+    # -- launches ----------------------------------------------------------------------------------
+
+    def _extents(self, bucket: Bucket) -> dict[str, str]:
+        """Return the C++ text of extents that are not their dim's own: numbers of parts."""
+        axes = [a for p in bucket.programs for a in p.space.reduced]
+        dims = {d.name: d for v in self.tensors for d in v.type.dims}
+        found = dict[str, str]()
+        for axis in axes:
+            whole = self._extent(dims[axis.dim], {})
+            found[parts_of(axis.dim)] = f"(({whole} + {axis.tile - 1}) / {axis.tile})"
+        return found
+
+    def _extent(self, dim: Dim, parts: Mapping[str, str]) -> str:
+        return parts.get(dim.name, dim.name if dim.dynamic else str(dim.size))
+
+    @property
+    def _made(self) -> list[Value]:
+        """Tensors that one kernel leaves for another."""
+        made = [v for n in self.graph.blocks for v in n.outs]
+        return [v for v in made if v.name not in self.graph.outputs]
+
+    def _dims(self, w: Writer) -> None:
+        for i, dim in enumerate(self.dynamic):
+            w.line(f"[[maybe_unused]] const int {dim} = static_cast<int>(dims[{i}]);")
+
+    def _space(self, value: Value, parts: Mapping[str, str]) -> str:
+        """Return the bytes of a tensor in the workspace."""
+        count = " * ".join(f"int64_t({self._extent(d, parts)})" for d in value.type.dims)
+        return f"general::rounded({count} * {value.type.dtype.bytes})"
+
+    def _bucket(self, w: Writer, bucket: Bucket) -> None:
+        """Write the functions of a bucket: its launches, and the bytes of its workspace."""
+        parts = self._extents(bucket)
+        with w.block(f"int64_t workspace_{bucket.name}(const int64_t* dims) {{"):
+            self._dims(w)
+            spaces = [self._space(v, parts) for v in self._made]
+            w.line(f"return {' + '.join(spaces) or '0'};")
+        w.line()
+        with w.block(f"cudaError_t launch_{bucket.name}({', '.join(_PARAMETERS)}) {{"):
+            self._dims(w)
+            w.line("general::Tensors given(tensors, strides);")
+            for v in self.tensors:
+                self._declare(w, v, "given.next", parts)
+            for v in self._made:
+                self._declare(w, v, "general::in_workspace", parts)
+            values = [*self.tensors, *self._made]
+            aligned = " && ".join(f"{v.name}_tensor.aligned" for v in values)
+            w.line(f"const bool aligned = {aligned};")
+            w.line("cudaError_t status = cudaSuccess;")
+            for i, own in enumerate(self._kernels(bucket)):
+                self._call(w, i, own, parts)
+            w.line("return status;")
+
+    def _declare(self, w: Writer, value: Value, made: str, parts: Mapping[str, str]) -> None:
+        extents = ", ".join(f"int64_t({self._extent(d, parts)})" for d in value.type.dims)
+        first = "workspace, " if "workspace" in made else ""
+        given = f"{first}{value.type.dtype.bytes}, {{{extents}}}"
+        w.line(f"const auto {value.name}_tensor = {made}({given});")
+
+    def _call(self, w: Writer, index: int, own: KernelWriter, parts: Mapping[str, str]) -> None:
+        args = f"args_{index}"
+        w.line(f"{own.args_type} {args}{{}};")
+        for field, tensor, _ in own.tensors():
+            w.line(f"general::assign({args}.{field}, {args}.{field}_strides, {tensor}_tensor);")
+        for n in own.scalars:
+            place = [x.name for x in self.scalars].index(own.program.tensors[n.name])
+            w.line(f"{args}.{n.name} = static_cast<decltype({args}.{n.name})>(scalars[{place}]);")
+        for dim in own.dynamic:
+            w.line(f"{args}.{dim} = static_cast<int>({parts.get(dim, dim)});")
+        for axis in own.program.splits:
+            loop = own.program.space.loop
+            assert loop is not None
+            made = f"general::split({axis.dim}, {axis.tile}, {loop.tile})"
+            w.line(f"{args}.{axis.name}_tile = {made};")
+        call = f"launch_{own.symbol}({args}, aligned, static_cast<cudaStream_t>(stream))"
+        w.line(f"if (status == cudaSuccess) status = {call};")
+
+    def _entry(self, w: Writer) -> None:
+        """Write what callers see."""
+        with w.block('extern "C" {', "}"):
+            with w.block(f"int {self.symbol}({', '.join(_PARAMETERS)}) {{"):
+                names = ", ".join(p.split()[-1].lstrip("*") for p in _PARAMETERS)
+                self._choice(w, "launch", names)
+            with w.block(f"int64_t {self.symbol}_workspace(const int64_t* dims) {{"):
+                self._choice(w, "workspace", "dims")
+            lines = [self.signature()[i : i + 80] for i in range(0, len(self.signature()), 80)]
+            w.line(f"extern const char {self.symbol}_signature[];")
+            w.line(f"const char {self.symbol}_signature[] =")
+            for i, line in enumerate(lines):
+                quoted = line.replace("\\", "\\\\").replace('"', '\\"')
+                w.lines.append(f'      "{quoted}"{";" if i + 1 == len(lines) else ""}')
+
+    def _choice(self, w: Writer, function: str, arguments: str) -> None:
+        for bucket in self.buckets:
+            test = (
+                f"if (dims[{self.dynamic.index(self.counted)}] <= {bucket.size}) "
+                if bucket.size
+                else ""
+            )
+            w.line(f"{test}return mirage::generated::{function}_{bucket.name}({arguments});")
