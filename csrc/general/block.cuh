@@ -93,7 +93,7 @@ __device__ void load_elements(T* to, const T* from, int64_t stride, int left) {
 template <int kWidth, bool kAligned, class T>
 __device__ void load_vector(T* to, const T* from, int64_t stride, int left) {
   if (kAligned && stride == 1 && (left >= kWidth || left <= 0))
-    copy_16_bytes(to, left > 0 ? from : nullptr, left > 0);
+    copy_16_bytes(to, from, left > 0);
   else
     load_elements<kWidth, false>(to, from, stride, left);
 }
@@ -313,7 +313,7 @@ inline int64_t rounded(int64_t bytes) {
 }
 
 // A tensor in device memory. It is aligned if its rows begin at multiples of 16 bytes and have their
-// elements side by side, or if it is left out.
+// elements side by side, and rows lie side by side too where it is `packed`; or if it is left out.
 struct Tensor {
   static constexpr int kMostDims = 8;
   void* at;
@@ -322,13 +322,16 @@ struct Tensor {
   bool aligned;
 };
 
-inline Tensor tensor(void* at, const int64_t* strides, int bytes,
+inline Tensor tensor(void* at, const int64_t* strides, int bytes, bool packed,
                      std::initializer_list<int64_t> extents) {
   Tensor made{at, static_cast<int>(extents.size()), {}, reinterpret_cast<uintptr_t>(at) % 16 == 0};
-  for (int i = 0; i < made.dims; ++i) {
+  int64_t beside = 1;
+  for (int i = made.dims - 1; i >= 0; --i) {
     made.strides[i] = strides[i];
     const bool last = i + 1 == made.dims, single = extents.begin()[i] == 1;
-    made.aligned &= last ? strides[i] == 1 || single : strides[i] * bytes % 16 == 0 || single;
+    made.aligned &= single || (last || packed ? strides[i] == beside : true);
+    made.aligned &= single || last || strides[i] * bytes % 16 == 0;
+    beside *= extents.begin()[i];
   }
   made.aligned |= at == nullptr;
   return made;
@@ -338,8 +341,8 @@ inline Tensor tensor(void* at, const int64_t* strides, int bytes,
 class Tensors {
  public:
   Tensors(void* const* tensors, const int64_t* strides) : tensors_(tensors), strides_(strides) {}
-  Tensor next(int bytes, std::initializer_list<int64_t> extents) {
-    const Tensor made = tensor(*tensors_++, strides_, bytes, extents);
+  Tensor next(int bytes, bool packed, std::initializer_list<int64_t> extents) {
+    const Tensor made = tensor(*tensors_++, strides_, bytes, packed, extents);
     strides_ += made.dims;
     return made;
   }
@@ -350,13 +353,14 @@ class Tensors {
 };
 
 // The next tensor of the workspace, its elements side by side.
-inline Tensor in_workspace(char*& workspace, int bytes, std::initializer_list<int64_t> extents) {
+inline Tensor in_workspace(char*& workspace, int bytes, bool packed,
+                           std::initializer_list<int64_t> extents) {
   int64_t strides[Tensor::kMostDims], count = 1;
   for (int i = static_cast<int>(extents.size()) - 1; i >= 0; --i) {
     strides[i] = count;
     count *= extents.begin()[i];
   }
-  const Tensor made = tensor(workspace, strides, bytes, extents);
+  const Tensor made = tensor(workspace, strides, bytes, packed, extents);
   workspace += rounded(count * bytes);
   return made;
 }

@@ -89,6 +89,9 @@ def broken(text: str, room: int) -> list[str]:
     opening = min(i for i in (text.find("("), text.find("{")) if i >= 0) + 1
     if assigned and len(text) - opening > room - 4:
         return [f"{left} =", *(f"    {row}" for row in broken(right, room - 4))]
+    if opening > room - 8:
+        first, *rest = wrapped(text, room - 4)
+        return [first, *(f"    {row}" for row in rest)]
     first, *rest = wrapped(text[opening:], room - opening)
     too_long = max(map(len, (first, *rest))) > room - opening
     if assigned or too_long or (len(rest) > 1 and len(text) - opening <= room - 4):

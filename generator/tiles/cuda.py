@@ -138,6 +138,7 @@ class KernelWriter:
         ahead = p.stages - 1
         if loads:
             with w.block("const auto load_step = [&](int step) {", "};"):
+                w.line(f"const int stage = step % {p.stages};")
                 with w.block("if (step < steps) {"):
                     for load in loads:
                         self._statement(load)
@@ -148,6 +149,7 @@ class KernelWriter:
             w.line("__syncthreads();")
             if loads:
                 w.line(f"load_step(step + {ahead});")
+            w.line(f"[[maybe_unused]] const int stage = step % {p.stages};")
             for name in sorted(self.staged):
                 w.line(f"const auto* {name} = {self._stage(p.tiles[name])};")
             for s in said[1:]:
@@ -157,9 +159,9 @@ class KernelWriter:
         w.line("__syncthreads();")
 
     def _stage(self, tile: Tile) -> str:
-        """Return where the stage of a step begins."""
+        """Return where the tile of the step at hand begins."""
         size = tile.bytes // tile.stages // tile.dtype.bytes
-        return f"{tile.name}_stages + step % {self.program.stages} * {size}"
+        return f"{tile.name}_stages + stage * {size}"
 
     def _phase(self, phase: Phase) -> None:
         said = self.program.statements[phase]

@@ -139,29 +139,34 @@ class Formulas:
         Returns whether its elements may lie side by side, as a template argument.
         """
         w, type_ = self.writer, self.program.type(value)
-        tensor, inside = f"args.{self.tensor(value)}", []
-        vector = place.vector if place.vector in type_.names else type_.names[-1]
-        beside = vector == type_.names[-1]
+        tensor, last = f"args.{self.tensor(value)}", type_.names[-1]
+        vector = place.vector if place.vector in type_.names else last
+        places = {d: (*self.offset(value, d), place.at[d]) for d in type_.names}
         strides = {d: f"{tensor}_strides[{i}]" for i, d in enumerate(type_.names)}
-        aligned = "kAligned ? 1 : " if beside else ""
+        aligned = "kAligned ? 1 : " if vector == last else ""
         w.line(f"const int64_t stride = {aligned}{strides[vector]};")
-        terms = [tensor]
-        for d in type_.names:
-            step = "stride" if d == vector else strides[d]
-            if beside and d == type_.names[-1]:
-                step = "stride"
-            elif d == type_.names[-1]:
-                step = f"(kAligned ? 1 : {strides[d]})"
-            terms += [f"int64_t({t}) * {step}" for t in (*self.offset(value, d), place.at[d])]
-            if d != vector:
-                inside.append(f"{self.globally(value, d, place.at[d])} < {self.limit(value, d)}")
-        w.line(f"{pointer} = {' + '.join(terms)};")
-        left = f"{self.limit(value, vector)} - ({self.globally(value, vector, place.at[vector])})"
-        if self.program.is_optional(value):
+        strides[last] = f"(kAligned ? 1 : {strides[last]})"
+        offset = " + ".join(f"int64_t({t}) * {strides[d]}" for d in places for t in places[d])
+        packed = self.program.packed_strides(value)
+        if packed:
+            near = " + ".join(f"({t}) * {packed[d]}" for d in places for t in places[d])
+            offset = f"(kAligned ? {near} : {offset})"
+        w.line(f"{pointer} = {tensor} + {offset};")
+        uneven = [d for d in type_.names if self.is_uneven(value, d)]
+        inside = [
+            f"{' + '.join(places[d])} < {self.limit(value, d)}" for d in uneven if d != vector
+        ]
+        left = str(place.width)
+        if vector in uneven:
+            left = f"{self.limit(value, vector)} - ({' + '.join(places[vector])})"
+        if value in self.program.optional:
             inside.insert(0, f"{tensor} != nullptr")
-        left = f"{' && '.join(inside)} ? {left} : 0" if inside else left
-        w.line(f"const int left = {left};")
-        return "kAligned" if beside else "false"
+        w.line(
+            f"const int left = {' && '.join(inside)} ? {left} : 0;"
+            if inside
+            else f"const int left = {left};"
+        )
+        return "kAligned" if vector == last else "false"
 
     # -- formulas ----------------------------------------------------------------------------------
 

@@ -170,7 +170,8 @@ class Launcher:
     def _declare(self, w: Writer, value: Value, made: str, parts: Mapping[str, str]) -> None:
         extents = ", ".join(f"int64_t({self._extent(d, parts)})" for d in value.type.dims)
         first = "workspace, " if "workspace" in made else ""
-        given = f"{first}{value.type.dtype.bytes}, {{{extents}}}"
+        packed = str(not any(d.dynamic for d in value.type.dims)).lower()
+        given = f"{first}{value.type.dtype.bytes}, {packed}, {{{extents}}}"
         w.line(f"const auto {value.name}_tensor = {made}({given});")
 
     def _call(self, w: Writer, index: int, own: KernelWriter, parts: Mapping[str, str]) -> None:

@@ -50,6 +50,11 @@ def block_program(graph: Graph, kernel: Node, threads: int, stages: int) -> Bloc
     return _Lowering(graph, kernel, threads, stages).program()
 
 
+def block_programs(graph: Graph, threads: int, stages: int) -> tuple[BlockProgram, ...]:
+    """Return the tile programs of all kernels of a kernel graph."""
+    return tuple(block_program(graph, node, threads, stages) for node in graph.blocks)
+
+
 class _Lowering:
     """One block graph on its way to statements."""
 

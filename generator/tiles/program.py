@@ -17,6 +17,7 @@ from mirage_kernels.generator.ir import Axis, Dim, DType, Graph, Node, Phase, Sp
 
 VECTOR_BYTES = 16  # what a thread copies at once
 WARP = 32  # threads
+MOST_INT = 2**31
 SCRATCH_BYTES = 32  # of a warp: a float for each element of the widest vector
 
 
@@ -248,9 +249,15 @@ class BlockProgram:
         """Say whether a value is at hand: a tile, an input read in place, a literal."""
         return name in self.tiles or not self.node(name).args
 
-    def is_optional(self, name: str) -> bool:
-        """Say whether a value is an input that a call may leave out."""
-        return name in self.optional
+    def packed_strides(self, name: str) -> dict[str, int]:
+        """Return the strides by dim of a tensor of static extents that lie side by side, else none.
+
+        The aligned form of a kernel takes such tensors only, and small enough for ints.
+        """
+        whole = [self.extents[d] for d in self.type(name).names]
+        if any(d.dynamic for d in whole) or prod(d.size for d in whole) >= MOST_INT:
+            return {}
+        return {d.name: prod(x.size for x in whole[i + 1 :]) for i, d in enumerate(whole)}
 
     @property
     def shared_bytes(self) -> int:

@@ -19,7 +19,7 @@ from mirage_kernels.generator.ir import Axis, Graph, Node, count, parts_of, reti
 from mirage_kernels.generator.meaning.cost import block_work
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
-from mirage_kernels.generator.tiles.lower import block_program
+from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.program import BlockProgram
 
 BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
@@ -34,10 +34,15 @@ MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
 THREADS_EACH, BLOCKS_EACH = 2048, 32  # of a multiprocessor: CUDA programming guide, appendix
 SHARED_EACH = 1024  # bytes that a block takes beside its own, as the guide says
-LATENCY_US = 0.8  # from a copy's start to its end under load: docs/measurements.md
-BLOCK_US = 2.0  # start and end of a block: a lead
-PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets: a lead
-OVERHEAD = 4.0  # instructions beside each arithmetic one: a lead
+# Leads, fitted to sweeps of a gated MLP, attention and norms on an H200.
+LATENCY_US = 1.2  # from a copy's start to its end under load
+COPIED_PER_US = 6.0e4  # bytes that one multiprocessor takes at most
+BLOCK_US, STEP_US = 2.0, 0.3  # start and end of a block; a step of its loop
+PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
+ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
+COPY, PRODUCT, OPERATION = 20, 3, 1  # instructions of a 16-byte copy, an mma.sync, an operation
+SHARPNESS = 3  # how little times that overlap add to the longest of them
+VECTOR, MMA_FLOPS, WARP = 16, 4096, 32
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,14 @@ def reasons(graph: Graph) -> Iterator[str]:
 
 def programs(graph: Graph, knobs: GeneralKnobs) -> tuple[BlockProgram, ...]:
     """Return the programs of a muGraph's kernels with given knobs."""
-    tiled = retile(graph, dict(knobs.cuts))
-    return tuple(block_program(tiled, n, knobs.threads, knobs.stages) for n in tiled.blocks)
+    return block_programs(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages)
 
 
 # -- choosing knobs --------------------------------------------------------------------------------
 
 
 def roles_of(graph: Graph) -> GeneralRoles:
-    """Return the first dynamic dim that only one operand of some product has."""
+    """Return the first dynamic dim that only one operand of some product has, or blocks cut."""
     for kernel in graph.blocks:
         assert kernel.body is not None
         for node in kernel.body.of("contract"):
@@ -92,7 +96,10 @@ def roles_of(graph: Graph) -> GeneralRoles:
             for d in dims:
                 if not all(d.name in own for own in names) and d.name != node.over:
                     return GeneralRoles(d.name)
-    return GeneralRoles()
+    dynamic = {d.name for n in graph.inputs for d in n.out.type.dims if d.dynamic}
+    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
+    cut = [a.dim for s in spaces for a in s.grid if a.dim in dynamic and not a.reduced]
+    return GeneralRoles(*cut[:1])
 
 
 def sizes_for(graph: Graph, counted: str, size: int) -> dict[str, int]:
@@ -113,8 +120,8 @@ def predict(graph: Graph, knobs: GeneralKnobs, sizes: Mapping[str, int], on: Tar
     axes = [a for n in tiled.blocks if n.body and n.body.space for a in n.body.space.reduced]
     sizes = {**sizes, **{parts_of(a.dim): count(a, sizes[a.dim]) for a in axes}}
     total = 0.0
-    for node in tiled.blocks:
-        made = block_program(tiled, node, knobs.threads, knobs.stages)
+    made_of = programs(graph, knobs)
+    for node, made in zip(tiled.blocks, made_of, strict=True):
         total += _kernel(tiled, node, made, sizes, on)
     return total
 
@@ -129,16 +136,21 @@ def _kernel(
     moved = sum(t.dtype.bytes * prod(sizes[d] for d in t.names) for t in tensors)
     memory = moved / on.memory_bytes_per_us
     cache = work.blocks * work.loaded / on.l2_bytes_per_us
-    # A block alone: its copies, limited by what is on the way, beside what it computes.
+    # Of the busiest multiprocessor: blocks at once, and how often.
     together = min(resident, -(-work.blocks // on.multiprocessors))
-    each = on.multiprocessors / together
-    computing = work.flops * each / on.tensor_flops_per_us / PRODUCTS
-    computing += OVERHEAD * work.operations * each / on.alu_ops_per_us
-    ahead = max(1, made.stages - 1)
-    copying = LATENCY_US * (1 + work.steps / ahead) if work.steps > 1 else 2 * LATENCY_US
-    waves = -(-work.blocks // (on.multiprocessors * resident))
-    alone = BLOCK_US + max(copying, computing)
-    return on.launch_us + max(memory, cache, waves * alone) + 0.1 * (memory + cache)
+    rounds = -(-work.blocks // (on.multiprocessors * together))
+    steps, ahead = work.steps, max(1, made.stages - 1) if work.steps > 1 else 1
+    loaded = together * work.loaded / steps
+    copying = loaded / min(COPIED_PER_US, max(1.0, loaded * ahead) / LATENCY_US)
+    products, operations = together * work.flops / steps, together * work.operations / steps
+    computing = products * on.multiprocessors / on.tensor_flops_per_us / PRODUCTS
+    issued = COPY * loaded / VECTOR / WARP + PRODUCT * products / MMA_FLOPS
+    issued += OPERATION * operations / WARP
+    warps = together * made.threads // WARP
+    issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
+    step = max(STEP_US, copying, computing, issuing)
+    times = (memory, cache, rounds * (BLOCK_US + steps * step))
+    return on.launch_us + sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS)
 
 
 def _resident(made: BlockProgram, on: Target) -> int:

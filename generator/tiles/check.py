@@ -1,0 +1,102 @@
+"""Runs tile programs before they are written: they must compute what their muGraph does, safely.
+
+The programs keep their tiles, threads and stages. Tensors are as short as show all that happens:
+two tiles along every dim that is cut, three along loops, with the edges of the real extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import DType, Graph, Node, TensorType, parts_of, retile
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.tiles.interpret import Interpreter
+from mirage_kernels.generator.tiles.lower import block_programs
+
+CLOSE = 1e-9  # relative difference of float64 results that are the same
+EDGE = 3  # elements of the last tile along a dynamic dim
+STEPS = 3  # of a loop
+
+
+def require_same(graph: Graph, threads: int, stages: int, *, seed: int = 0) -> None:
+    """Raise PlanError or TileError if programs of a muGraph's tiles differ from it, or race."""
+    graph = _with_short_parts(graph)
+    sizes = short_extents(graph)
+    short = _shortened(graph, sizes)
+    inputs = _inputs(short, sizes, np.random.default_rng(seed))
+    with np.errstate(all="ignore"):
+        given = [inputs[n.name] for n in short.inputs]
+        wanted = results(short, given, array_reading(FLOAT64, sizes))
+        tensors = {name: np.asarray(x.parts[0], np.float64) for name, x in inputs.items()}
+        tensors |= {n.name: np.arange(sizes[n.over]) * 1.0 for n in short.of("iota")}
+        found = Interpreter(short, sizes).run(block_programs(short, threads, stages), tensors)
+    for name, exact in zip(short.outputs, wanted, strict=True):
+        right = np.asarray(exact.over(short.values[name].type.names).parts[0], np.float64)
+        scale = np.nanmax(np.abs(right), initial=1e-300)
+        if not np.allclose(found[name], right, rtol=0, atol=CLOSE * scale, equal_nan=True):
+            raise PlanError(f"the tile program of {name} differs from its muGraph at {sizes}")
+
+
+def _with_short_parts(graph: Graph) -> Graph:
+    """Return the muGraph with few steps of its loops for each block that shares one."""
+    tiles = {}
+    for node in graph.blocks:
+        space = node.body.space if node.body is not None else None
+        for axis in space.reduced if space is not None and space.loop is not None else ():
+            assert space is not None
+            assert space.loop is not None
+            if axis.dim == space.loop.dim:
+                tiles[parts_of(axis.dim)] = min(axis.tile, STEPS * space.loop.tile)
+    return retile(graph, tiles)
+
+
+def short_extents(graph: Graph) -> dict[str, int]:
+    """Return extents by dim: some tiles, and the edge that the real extent has."""
+    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
+    tiles: dict[str, list[int]] = {}
+    for space in spaces:
+        for axis in space.axes:
+            count = STEPS if axis is space.loop else 2
+            tiles.setdefault(axis.dim, []).append(count * axis.tile)
+    found = {}
+    for d in (d for n in graph.inputs for d in n.out.type.dims):
+        longest = max(tiles.get(d.name, [0]))
+        if d.dynamic:
+            found[d.name] = min(longest + EDGE, d.size) if longest else EDGE
+        else:
+            edge = d.size % min(tiles.get(d.name, [d.size]))
+            found[d.name] = min(d.size, longest + edge) if longest else d.size
+    return found
+
+
+def _shortened(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """Return the muGraph with its static extents as given, its tiles as they are."""
+
+    def shortened(type_: TensorType) -> TensorType:
+        dims = (d if d.dynamic else replace(d, size=sizes.get(d.name, d.size)) for d in type_.dims)
+        return replace(type_, dims=tuple(dims))
+
+    def made(node: Node) -> Node:
+        return replace(node, outs=tuple(replace(v, type=shortened(v.type)) for v in node.outs))
+
+    return retile(replace(graph, nodes=tuple(map(made, graph.nodes))), {})
+
+
+def _inputs(graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Array]:
+    found = {}
+    longest = max(sizes.values(), default=1)
+    for node in graph.inputs:
+        shape = tuple(sizes[d] for d in node.out.type.names)
+        if node.out.type.dtype is DType.INT32:
+            numbers = rng.integers(1, longest + 1, shape)
+            found[node.name] = Array(node.out.type.names, (numbers,), real=False)
+        else:
+            values = rng.standard_normal(shape) if shape else np.asarray(rng.uniform(0.1, 1.0))
+            found[node.name] = Array(node.out.type.names, (values,))
+    return found
