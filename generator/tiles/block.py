@@ -42,7 +42,10 @@ class Block:
     # -- memory ----------------------------------------------------------------------------------
 
     def address(self, tile: Tile, index: Index, step: int) -> npt.NDArray[np.int64]:
-        place = sum((index[d.name] * tile.strides[d.name] for d in tile.dims), np.int64(0))
+        terms = (index[d.name] * tile.strides[d.name] for d in tile.dims)
+        place = np.asarray(sum(terms, np.int64(0)))
+        if np.any((place < 0) | (place >= tile.elements)):
+            raise TileError(f"{tile.name} is addressed beyond its {tile.elements} elements")
         return np.asarray(place + step % tile.stages * tile.elements)
 
     def get(self, name: str, index: Index) -> Array:

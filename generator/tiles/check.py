@@ -6,7 +6,7 @@ two tiles along every dim that is cut, three along loops, with the edges of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,29 +18,43 @@ from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.tiles.interpret import Interpreter
 from mirage_kernels.generator.tiles.lower import block_programs
+from mirage_kernels.generator.tiles.program import BlockProgram
 
 CLOSE = 1e-9  # relative difference of float64 results that are the same
 EDGE = 3  # elements of the last tile along a dynamic dim
 STEPS = 3  # of a loop
 
 
-def require_same(graph: Graph, threads: int, stages: int, *, seed: int = 0) -> None:
+def require_same(graph: Graph, threads: int, stages: int) -> None:
     """Raise PlanError or TileError if programs of a muGraph's tiles differ from it, or race."""
-    graph = _with_short_parts(graph)
-    sizes = short_extents(graph)
-    short = _shortened(graph, sizes)
-    inputs = _inputs(short, sizes, np.random.default_rng(seed))
+    short, sizes = shortened(graph)
+    compare(short, block_programs(short, threads, stages), sizes)
+
+
+def compare(graph: Graph, programs: Sequence[BlockProgram], sizes: Mapping[str, int]) -> None:
+    """Run a muGraph and the programs of its kernels on random tensors of given extents.
+
+    Raises PlanError where a result differs, TileError where threads race.
+    """
+    inputs = _inputs(graph, sizes, np.random.default_rng(0))
     with np.errstate(all="ignore"):
-        given = [inputs[n.name] for n in short.inputs]
-        wanted = results(short, given, array_reading(FLOAT64, sizes))
+        given = [inputs[n.name] for n in graph.inputs]
+        wanted = results(graph, given, array_reading(FLOAT64, sizes))
         tensors = {name: np.asarray(x.parts[0], np.float64) for name, x in inputs.items()}
-        tensors |= {n.name: np.arange(sizes[n.over]) * 1.0 for n in short.of("iota")}
-        found = Interpreter(short, sizes).run(block_programs(short, threads, stages), tensors)
-    for name, exact in zip(short.outputs, wanted, strict=True):
-        right = np.asarray(exact.over(short.values[name].type.names).parts[0], np.float64)
+        tensors |= {n.name: np.arange(sizes[n.over]) * 1.0 for n in graph.of("iota")}
+        found = Interpreter(graph, sizes).run(programs, tensors)
+    for name, exact in zip(graph.outputs, wanted, strict=True):
+        right = np.asarray(exact.over(graph.values[name].type.names).parts[0], np.float64)
         scale = np.nanmax(np.abs(right), initial=1e-300)
         if not np.allclose(found[name], right, rtol=0, atol=CLOSE * scale, equal_nan=True):
             raise PlanError(f"the tile program of {name} differs from its muGraph at {sizes}")
+
+
+def shortened(graph: Graph) -> tuple[Graph, dict[str, int]]:
+    """Return a muGraph with short static extents and its own tiles, and extents of all dims."""
+    graph = _with_short_parts(graph)
+    sizes = short_extents(graph)
+    return _with_extents(graph, sizes), sizes
 
 
 def _with_short_parts(graph: Graph) -> Graph:
@@ -66,24 +80,24 @@ def short_extents(graph: Graph) -> dict[str, int]:
             tiles.setdefault(axis.dim, []).append(count * axis.tile)
     found = {}
     for d in (d for n in graph.inputs for d in n.out.type.dims):
-        longest = max(tiles.get(d.name, [0]))
+        longest, least = max(tiles.get(d.name, [0])), min(tiles.get(d.name, [d.size]))
         if d.dynamic:
-            found[d.name] = min(longest + EDGE, d.size) if longest else EDGE
+            found[d.name] = min(longest + min(EDGE, least - 1), d.size) if longest else EDGE
         else:
-            edge = d.size % min(tiles.get(d.name, [d.size]))
+            edge = d.size % least
             found[d.name] = min(d.size, longest + edge) if longest else d.size
     return found
 
 
-def _shortened(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+def _with_extents(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """Return the muGraph with its static extents as given, its tiles as they are."""
 
-    def shortened(type_: TensorType) -> TensorType:
+    def cut(type_: TensorType) -> TensorType:
         dims = (d if d.dynamic else replace(d, size=sizes.get(d.name, d.size)) for d in type_.dims)
         return replace(type_, dims=tuple(dims))
 
     def made(node: Node) -> Node:
-        return replace(node, outs=tuple(replace(v, type=shortened(v.type)) for v in node.outs))
+        return replace(node, outs=tuple(replace(v, type=cut(v.type)) for v in node.outs))
 
     return retile(replace(graph, nodes=tuple(map(made, graph.nodes))), {})
 

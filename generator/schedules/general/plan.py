@@ -21,6 +21,7 @@ from mirage_kernels.generator.schedules.general import (
 from mirage_kernels.generator.schedules.schedule import Subject, Variant
 from mirage_kernels.generator.search.cases import Case, full_cases
 from mirage_kernels.generator.target import target
+from mirage_kernels.generator.tiles.check import require_same
 from mirage_kernels.generator.tiles.launch import Bucket, Launcher
 
 
@@ -30,8 +31,13 @@ def require(subject: Subject) -> None:
 
 
 def planned(about: About, graph: Graph) -> KernelRecord:
-    """Return the record of a general kernel with its variants."""
+    """Return the record of a general kernel with its variants, whose tile programs were run.
+
+    Raises PlanError or TileError where one does not do what the muGraph does.
+    """
     chosen = general_variants(graph, target(about.arch))
+    for knobs in (v.knobs for v in chosen):
+        require_same(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages)
     tiled = retile(graph, dict(chosen[-1].knobs.cuts))
     return KernelRecord(**vars(about), roles=roles_of(graph), variants=chosen, graph=tiled)
 

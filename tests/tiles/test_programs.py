@@ -1,0 +1,117 @@
+"""General tile programs: every form of the catalog as one, run; changed ones are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.ir import Graph, Phase, retile
+from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.tiles.block import TileError
+from mirage_kernels.generator.tiles.check import compare, shortened
+from mirage_kernels.generator.tiles.lower import block_programs
+from mirage_kernels.generator.tiles.program import Barrier, BlockProgram, Statement, Tile
+
+KERNELS = Path(__file__).parents[2] / "kernels" / "sm_90a"
+FORMS = sorted({path.parent.name for path in KERNELS.glob("*/*_fp16.json")})
+TILES = {"M": 8, "N": 24, "K": 32, "R": 8, "L": 16, "L_parts": 32, "D": 16, "G": 2, "T": 2}
+TILES |= {"B": 1, "Hkv": 1, "Hq": 2, "C": 32, "P": 16}
+UNCUT = {"K": 104, "N": 40, "D": 16, "C": 24, "P": 16, "R": 8}
+
+
+def muGraph(form: str) -> Graph:  # noqa: N802
+    """A form's muGraph with small tiles and short static extents."""
+    graph = load_record(min((KERNELS / form).glob("*_fp16.json"))).graph
+    dims = {d.name for n in graph.inputs for d in n.out.type.dims if not d.dynamic}
+    short = {d: UNCUT[d] for d in dims}
+
+    def cut(of: Graph) -> Graph:
+        nodes = []
+        for node in of.nodes:
+            types = [
+                replace(
+                    v.type,
+                    dims=tuple(
+                        d if d.dynamic else replace(d, size=short.get(d.name, d.size))
+                        for d in v.type.dims
+                    ),
+                )
+                for v in node.outs
+            ]
+            outs = tuple(replace(v, type=t) for v, t in zip(node.outs, types, strict=True))
+            nodes.append(replace(node, outs=outs))
+        return replace(of, nodes=tuple(nodes))
+
+    return retile(cut(graph), TILES)
+
+
+def programs(form: str) -> tuple[Graph, tuple[BlockProgram, ...], dict[str, int]]:
+    """A form's muGraph, its tile programs, and the extents to run them at."""
+    short, sizes = shortened(muGraph(form))
+    return short, block_programs(short, 64, 3), sizes
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_computes_what_its_mugraph_does(form: str) -> None:
+    compare(*programs(form))
+
+
+def without_a_barrier(program: BlockProgram) -> Iterator[BlockProgram]:
+    """Every program that has one barrier less."""
+    for phase, said in program.statements.items():
+        for i, s in enumerate(said):
+            if isinstance(s, Barrier) and not s.cluster:
+                left = (*said[:i], *said[i + 1 :])
+                yield replace(program, statements={**program.statements, phase: left})
+
+
+@pytest.mark.parametrize("form", ["gated_mlp", "layer_norm_linear", "gqa"])
+def test_a_dropped_barrier_is_a_race(form: str) -> None:
+    graph, (program,), sizes = programs(form)
+    mutants = [*without_a_barrier(program)]
+    assert mutants
+    for mutant in mutants:
+        with pytest.raises(TileError):
+            compare(graph, [mutant], sizes)
+
+
+def test_a_wrong_number_of_stages_is_refused() -> None:
+    graph, (program,), sizes = programs("gated_mlp")
+    tiles = {name: replace(t, stages=min(t.stages, 2)) for name, t in program.tiles.items()}
+    with pytest.raises(MirageError):
+        compare(graph, [replace(program, tiles=tiles)], sizes)
+
+
+class Swapped(Tile):
+    """A tile whose strides are those of its dims in the other order."""
+
+    @cached_property
+    def strides(self) -> dict[str, int]:
+        """The wrong strides."""
+        strides = super().strides
+        return dict(zip(strides, reversed(strides.values()), strict=True))
+
+
+def test_a_swapped_layout_is_refused() -> None:
+    graph, (program,), sizes = programs("gated_mlp")
+    tile = next(t for t in program.tiles.values() if len(t.dims) == 2)
+    swapped = Swapped(tile.name, tile.dims, tile.dtype, tile.stages)
+    with pytest.raises(MirageError):
+        compare(graph, [replace(program, tiles={**program.tiles, tile.name: swapped})], sizes)
+
+
+def test_statements_in_another_order_are_refused() -> None:
+    graph, (program,), sizes = programs("gqa")
+    said: list[Statement] = list(program.statements[Phase.LOOP])
+    work = [i for i, s in enumerate(said) if not isinstance(s, Barrier)]
+    said[work[-1]], said[work[-2]] = said[work[-2]], said[work[-1]]
+    with pytest.raises(MirageError):
+        compare(
+            graph,
+            [replace(program, statements={**program.statements, Phase.LOOP: tuple(said)})],
+            sizes,
+        )
