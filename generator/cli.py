@@ -1,6 +1,7 @@
 """The command `mirage-kernels`: finds the verb, runs it, and turns errors into sentences.
 
-Exit codes: 0 done, 1 the answer is no (a difference, a failed row), 2 bad input, 130 interrupted.
+Exit codes: 0 done, 1 the answer is no (a difference, a failed row), 2 bad input,
+3 a kernel was proved but cannot be emitted for the hardware, 130 interrupted.
 """
 
 from __future__ import annotations

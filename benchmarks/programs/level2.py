@@ -74,8 +74,8 @@ def group_norm_hard_tanh(x: Tensor, w: Tensor, b: Tensor, gw: Tensor, gb: Tensor
     return F.hardtanh(F.group_norm(F.linear(x, w, b), 16, gw, gb), -2.0, 2.0)
 
 
-BATCH_NORM: dict[str, tuple[Size, ...]] = {n: (8192,) for n in ("mean", "var", "nw", "nb")}
-SMALL_NORM: dict[str, tuple[Size, ...]] = {n: (4096,) for n in ("mean", "var", "nw", "nb")}
+BATCH_NORM: dict[str, tuple[Size, ...]] = dict.fromkeys(("mean", "var", "nw", "nb"), (8192,))
+SMALL_NORM: dict[str, tuple[Size, ...]] = dict.fromkeys(("mean", "var", "nw", "nb"), (4096,))
 
 
 @linear_program(33, 1024, layer(s=(8192,), **BATCH_NORM))
@@ -141,9 +141,7 @@ def swish_scale(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 
 @linear_program(62, 1024, layer(gw=(8192,), gb=(8192,)))
-def group_norm_leaky_relu_double(
-    x: Tensor, w: Tensor, b: Tensor, gw: Tensor, gb: Tensor
-) -> Tensor:
+def group_norm_leaky_relu_double(x: Tensor, w: Tensor, b: Tensor, gw: Tensor, gb: Tensor) -> Tensor:
     y = F.leaky_relu(F.group_norm(F.linear(x, w, b), 512, gw, gb), 0.01)
     return y + y
 

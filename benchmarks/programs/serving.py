@@ -32,29 +32,55 @@ def output_projection(x: Tensor, w: Tensor, residual: Tensor, nw: Tensor) -> tup
     return total, _rms(total, nw)
 
 
-@program("serving/alibi", rows=(4096,), q=(HEADS, DIM), k=(HEADS, "M", DIM), v=(HEADS, "M", DIM),
-         slopes=(HEADS, 1), distance=("M",))
+@program(
+    "serving/alibi",
+    rows=(4096,),
+    q=(HEADS, DIM),
+    k=(HEADS, "M", DIM),
+    v=(HEADS, "M", DIM),
+    slopes=(HEADS, 1),
+    distance=("M",),
+)
 def alibi(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, distance: Tensor) -> Tensor:
     scores = torch.einsum("hd,hld->hl", q, k) * DIM**-0.5 - slopes * distance
     return torch.einsum("hl,hld->hd", torch.softmax(scores, dim=-1), v)
 
 
-@program("serving/attention_with_bias", rows=(4096,), q=(HEADS, DIM), k=(HEADS, "M", DIM),
-         v=(HEADS, "M", DIM), bias=(HEADS, "M"))
+@program(
+    "serving/attention_with_bias",
+    rows=(4096,),
+    q=(HEADS, DIM),
+    k=(HEADS, "M", DIM),
+    v=(HEADS, "M", DIM),
+    bias=(HEADS, "M"),
+)
 def attention_with_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     scores = torch.einsum("hd,hld->hl", q, k) * DIM**-0.5 + bias
     return torch.einsum("hl,hld->hd", torch.softmax(scores, dim=-1), v)
 
 
-@program("serving/gated_attention", rows=(4096,), q=(HEADS, DIM), k=(HEADS, "M", DIM),
-         v=(HEADS, "M", DIM), gate=(HEADS, DIM))
+@program(
+    "serving/gated_attention",
+    rows=(4096,),
+    q=(HEADS, DIM),
+    k=(HEADS, "M", DIM),
+    v=(HEADS, "M", DIM),
+    gate=(HEADS, DIM),
+)
 def gated_attention(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
     scores = torch.einsum("hd,hld->hl", q, k) * DIM**-0.5
     return torch.einsum("hl,hld->hd", torch.softmax(scores, dim=-1), v) * torch.sigmoid(gate)
 
 
-@program("serving/retention", rows=ROWS, q=("M", HEADS, DIM), k=("M", HEADS, DIM),
-         v=("M", HEADS, DIM), state=("M", HEADS, DIM, DIM), decay=(HEADS, 1, 1))
+@program(
+    "serving/retention",
+    rows=ROWS,
+    q=("M", HEADS, DIM),
+    k=("M", HEADS, DIM),
+    v=("M", HEADS, DIM),
+    state=("M", HEADS, DIM, DIM),
+    decay=(HEADS, 1, 1),
+)
 def retention(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, decay: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -67,13 +93,17 @@ def logsumexp_of_logits(x: Tensor, w: Tensor) -> Tensor:
     return torch.logsumexp(F.linear(x, w), dim=-1)
 
 
-@program("serving/layer_norm_gated_mlp", rows=ROWS, x=("M", K), nw=(K,), nb=(K,), gate=(N, K), up=(N, K))
+@program(
+    "serving/layer_norm_gated_mlp", rows=ROWS, x=("M", K), nw=(K,), nb=(K,), gate=(N, K), up=(N, K)
+)
 def layer_norm_gated_mlp(x: Tensor, nw: Tensor, nb: Tensor, gate: Tensor, up: Tensor) -> Tensor:
     y = F.layer_norm(x, (K,), nw, nb)
     return F.silu(F.linear(y, gate)) * F.linear(y, up)
 
 
-@program("serving/two_norms_two_layers", rows=ROWS, x=("M", K), na=(K,), nb=(K,), wa=(K, K), wb=(K, K))
+@program(
+    "serving/two_norms_two_layers", rows=ROWS, x=("M", K), na=(K,), nb=(K,), wa=(K, K), wb=(K, K)
+)
 def two_norms_two_layers(
     x: Tensor, na: Tensor, nb: Tensor, wa: Tensor, wb: Tensor
 ) -> tuple[Tensor, Tensor]:

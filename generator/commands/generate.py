@@ -23,12 +23,12 @@ from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.report import pruned_by
 from mirage_kernels.generator.request import Request, parse_shape, requests
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
 from mirage_kernels.generator.search.superoptimizer import search_jobs
 from mirage_kernels.generator.settings import ray_address, store_folder
-from mirage_kernels.generator.terminal import Terminal, counted, listed
+from mirage_kernels.generator.terminal import Terminal, counted
 
 Made = tuple[Result, float]  # seconds that it took here, a shared search included once
+NOT_EMITTED = 3  # exit code: proved, and no block has room for it
 
 
 def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -36,8 +36,9 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
     The files of recipes that the library has an op for go to kernels/ in a source checkout, those
     of the catalog's other recipes to generated/ here, those of a recipe file to kernels/ beside it;
-    --out names another folder. A muGraph that this version has no plan for is kept as it was
-    proved, in a file that ends in .mugraph.json. All files are written at the end, each whole.
+    --out names another folder. A muGraph that no block of the architecture has room for is kept as
+    it was proved, in a file that ends in .mugraph.json, and the exit code is 3. All files are
+    written at the end, each whole.
 
     examples:
       mirage-kernels generate rms_norm_linear
@@ -67,7 +68,7 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
     terminal.document(
         {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
     )
-    return 0
+    return NOT_EMITTED if any(result.record.no_plan for result, _ in made) else 0
 
 
 def generate_one(request: Request, arguments: argparse.Namespace, terminal: Terminal) -> Made:
@@ -131,15 +132,8 @@ def _report(made: Sequence[Made], terminal: Terminal) -> None:
     ]
     terminal.table(rows, left=1)
     terminal.line("gated: faster by prediction, but refused by the numeric gate")
-    size = ALIGNED_ELEMENTS
     for record in (result.record for result, _ in made if result.record.no_plan):
         terminal.line(f"{record.recipe} {record.stem}: proved, not emitted: {record.no_plan}")
-        odd = [f"{name} {extent}" for name, extent in record.shape.items() if extent % size]
-        if odd:
-            terminal.line(
-                f"  hint: kernels read {size} elements of a row at a time; with a multiple of "
-                f"{size} in place of {listed(odd)} there may be a plan"
-            )
 
 
 def search(arguments: argparse.Namespace, terminal: Terminal) -> int:

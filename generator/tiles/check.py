@@ -41,7 +41,7 @@ def compare(graph: Graph, programs: Sequence[BlockProgram], sizes: Mapping[str, 
         given = [inputs[n.name] for n in graph.inputs]
         wanted = results(graph, given, array_reading(FLOAT64, sizes))
         tensors = {name: np.asarray(x.parts[0], np.float64) for name, x in inputs.items()}
-        tensors |= {n.name: np.arange(sizes[n.over]) * 1.0 for n in graph.of("iota")}
+        tensors |= {n.name: np.arange(sizes[n.over], dtype=np.float64) for n in graph.of("iota")}
         found = Interpreter(graph, sizes).run(programs, tensors)
     for name, exact in zip(graph.outputs, wanted, strict=True):
         right = np.asarray(exact.over(graph.values[name].type.names).parts[0], np.float64)

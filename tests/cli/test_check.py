@@ -35,7 +35,7 @@ def reference(x, weight):
     output="M N",
     dynamic={"M": 16},
     reference=reference,
-    shapes=(shape("a kernel", K=72, N=40), shape("no plan", K=20, N=40)),
+    shapes=(shape("a kernel", K=72, N=40), shape("a general kernel", K=20, N=40)),
 )
 def relu_linear(x, weight):
     """linear(relu(x), weight)."""
@@ -43,7 +43,7 @@ def relu_linear(x, weight):
 '''
 KERNEL = "sm_90a/relu_linear/K72_N40_fp16"
 FORM = "forms/relu_linear/sliced_k.cuh"
-KEPT = "sm_90a/relu_linear/K20_N40_fp16.mugraph.json"
+KEPT = "sm_90a/relu_linear/K20_N40_fp16.json"
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +70,10 @@ def checked(made: Path, tmp_path: Path, mirage_kernels) -> Callable[..., tuple[i
     return check
 
 
-def test_a_size_that_no_plan_reads_gets_a_hint(made: Path, tmp_path: Path, mirage_kernels) -> None:
-    given = ("--shape", "K=20,N=40", "--dtype", "fp16", "--jobs", "1", "--store", f"{made}/store")
-    outcome = mirage_kernels(
-        "generate", f"{made}/relu_linear.py", *given, "--out", str(tmp_path / "out")
-    )
-    assert "relu_linear K20_N40_fp16: proved, not emitted: " in outcome.out
-    assert "a multiple of 8 in place of K 20 there may be a plan" in outcome.out
+def test_a_size_that_no_fast_schedule_reads_gets_a_general_kernel(made: Path) -> None:
+    emitted = (made / "kernels" / KEPT).with_suffix(".cu").read_text()
+    assert "// Schedule  general." in emitted
+    assert 'extern "C"' in emitted
 
 
 def test_kernels_of_a_recipe_file_are_proved_again(checked) -> None:

@@ -13,7 +13,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, dumps, from_json, to_json
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.records.sources import plan_for
+from mirage_kernels.generator.records.sources import FAST, plan_for
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import (
     AttentionProgram,
@@ -21,6 +21,7 @@ from mirage_kernels.generator.schedules.attention.program import (
     Do,
     Place,
 )
+from mirage_kernels.generator.schedules.general import GeneralRoles
 from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.target import target
 
@@ -179,9 +180,11 @@ def test_a_mugraph_of_another_form_is_refused(name: str) -> None:
         attention_program("it", mugraph(name))
 
 
-def test_what_no_plan_carries_is_told_by_the_plan_of_its_kind() -> None:
+def test_what_attention_does_not_carry_gets_a_general_kernel() -> None:
+    subject = Subject("gqa", mugraph("gqa-loop_over_L"), H200)
     with pytest.raises(PlanError, match="this plan splits L"):
-        plan_for(Subject("gqa", mugraph("gqa-loop_over_L"), H200))
+        plan_for(subject, FAST)
+    assert plan_for(subject).roles is GeneralRoles
 
 
 Change = tuple[str, str, dict[str, object]]  # recipe, node, what of it becomes what

@@ -1,4 +1,4 @@
-"""What a launch has room for: a muGraph with more is kept, proved, and no kernel reads past it."""
+"""What a launch of the fast schedules has room for: a muGraph with more gets a general kernel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import pytest
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.build.compile import ROOT
+from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.recipe import load_recipe
 from mirage_kernels.generator.request import Request, requests
 from mirage_kernels.generator.schedules import streaming
 from mirage_kernels.generator.schedules.attention import plan as attention
+from mirage_kernels.generator.schedules.schedule import Subject
+from mirage_kernels.generator.target import target
 
 NAMES = [f"a{i}" for i in range(9)]
 FILE = f"""
@@ -36,9 +39,11 @@ def request_of_nine(tmp_path: Path) -> Request:
     return requests(load_recipe(f"{tmp_path}/long_sum.py"), "sm_90a", None, None)[0]
 
 
-def test_more_tensors_than_a_launch_carries_are_not_planned(request_of_nine: Request) -> None:
-    result = pipeline.generate(request_of_nine, jobs=1, progress=lambda _: None)
-    assert result.record.no_plan == "long_sum: a launch carries 8 tensors, not 9"
+def test_more_tensors_than_a_launch_carries_need_a_general_kernel(request_of_nine: Request) -> None:
+    record = pipeline.generate(request_of_nine, jobs=1, progress=lambda _: None).record
+    assert [v.schedule for v in record.variants] == ["general"] * len(record.variants)
+    with pytest.raises(PlanError, match="a launch carries 8 tensors, not 9"):
+        streaming.require(Subject("long_sum", record.graph, target("sm_90a")))
 
 
 def test_the_room_is_that_of_the_header() -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import Graph, Phase, retile
 from mirage_kernels.generator.records.record import load_record

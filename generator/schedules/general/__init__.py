@@ -150,7 +150,7 @@ def _kernel(
     issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
     step = max(STEP_US, copying, computing, issuing)
     times = (memory, cache, rounds * (BLOCK_US + steps * step))
-    return on.launch_us + sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS)
+    return on.launch_us + float(sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS))
 
 
 def _resident(made: BlockProgram, on: Target) -> int:
