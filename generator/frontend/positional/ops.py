@@ -8,6 +8,7 @@ summed in the tile first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -301,6 +302,48 @@ def _accum_max(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     return [Tile(name, a.rows, a.after_loop())]
 
 
+def _reshaped(step: Step, args: Sequence[Extents]) -> Extents | None:
+    return step.shape if math.prod(step.shape) == math.prod(args[0]) else None
+
+
+def _reshape(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
+    """Deal the factors out to other dims, splitting those that lie across two."""
+    sizes, left = scope.factors.sizes, [f for row in args[0].rows for f in row]
+    scope.factors.drop(tuple(f for f in left if sizes[f] == 1))
+    rows = []
+    for extent in step.shape:
+        row, wanted = [], extent
+        while wanted > 1:
+            factor = left.pop(0)
+            if wanted % sizes[factor]:
+                scope.factors.split(factor, wanted, f"a reshape to {list(step.shape)}")
+            row.append(factor)
+            wanted //= sizes[factor]
+        rows.append(tuple(row))
+    return [replace(args[0], rows=tuple(rows))]
+
+
+def _permuted(step: Step, args: Sequence[Extents]) -> Extents | None:
+    fits = sorted(step.shape) == [*range(len(args[0]))]
+    return tuple(args[0][i] for i in step.shape) if fits else None
+
+
+def _permute(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
+    return [replace(args[0], rows=tuple(args[0].rows[i] for i in step.shape))]
+
+
+def _number(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
+    (made,) = step.outs
+    return [Tile(scope.number(step.numbers[0]), ((),) * made.num_dims)]
+
+
+def _mean(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
+    (total,) = _reduction(scope, step, args)
+    count = scope.product(args[0].rows[step.dim])
+    name = scope.emit("div", total.name, count) if count else total.name
+    return [scope.made(name, total.rows, args, step.op)]
+
+
 _MASKING = ("less", "both", "where")  # positions and truth values: no positional form yet
 ELEMENTWISE = {
     op.name: op.arity
@@ -317,6 +360,10 @@ POSITIONAL: dict[str, Op] = {
     "clamp": Op(1, _broadcast, _clamp, numbers=2),
     "matmul": Op(2, _product, _matmul, _INNER, special=True),
     "reduction": Op(1, _shorter, _reduction, _SIZE, over_dim=True),
+    "mean": Op(1, _shorter, _mean, _SIZE, over_dim=True),
+    "number": Op(0, lambda step, args: None, _number, numbers=1),
+    "reshape": Op(1, _reshaped, _reshape, "the number of elements stays"),
+    "permute": Op(1, _permuted, _permute, "each dim has one place"),
     "rms_norm": Op(1, _broadcast, _rms_norm, over_dim=True),
     "reduction_max": Op(1, _shorter, _reduction_max, results=2, over_dim=True, block=True),
     "accum": Op(1, _total, _accum, _SIZE, kinds=_KINDS, block=True),

@@ -63,7 +63,8 @@ class Step:
     `dim` is the dim that a reduction shortens to `size` elements, the first one that a norm runs
     over, the one that concat joins, or the one that the loop cuts of a block's input (its fmap).
     `maps` is the imap of a block's input or the omap of its output; `kind` the kind of an
-    accumulation; `numbers` the constants of clamp and mul_scalar.
+    accumulation; `numbers` the constants of clamp, mul_scalar and number; `shape` the extents that
+    a reshape makes, or the order that a permute puts dims in.
     """
 
     op: str
@@ -74,6 +75,7 @@ class Step:
     maps: Three = (NOWHERE, NOWHERE, NOWHERE)
     kind: str = ""
     numbers: tuple[float, ...] = ()
+    shape: Extents = ()
     block: Program | None = None
 
 

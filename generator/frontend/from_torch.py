@@ -1,0 +1,346 @@
+"""Recipes from PyTorch functions: `torch.export` traces one, dims get names, the rest is as ever.
+
+    recipe = from_torch(function, {"x": torch.empty(8, 4096), "w": ...}, dynamic={"x": {0: "M"}})
+
+Extents that the function makes one, as a matrix product does, are one dim. A tensor dim that the
+function splits, as a norm of groups does, is several dims of the recipe, side by side in memory.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirage_kernels.generator.errors import GraphError, RecipeError
+from mirage_kernels.generator.frontend.aten import ATEN, Steps
+from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, lower, sizes_of
+from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.frontend.positional.program import Tensor as Positional
+from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.recipe import Recipe, Shape
+
+if TYPE_CHECKING:
+    import torch
+
+Dynamic = Mapping[str, Mapping[int, str]]
+BOUND = 2**20  # of dynamic extents
+OTHER = 7  # a dynamic extent is so much larger in the second trace, which must be the same
+
+
+def from_torch(
+    function: Callable[..., Any],
+    example_inputs: Mapping[str, torch.Tensor],
+    *,
+    dynamic: Dynamic | None = None,
+    name: str = "",
+) -> Recipe:
+    """Return the recipe of a PyTorch function or module.
+
+    `example_inputs` are its tensor arguments by name, on any device (`meta` needs no memory): their
+    extents are those of the recipe's one shape. `dynamic` names dims whose extents are known at run
+    time only: `{"x": {0: "M"}}`. Parameters and buffers of a module become inputs. The recipe's
+    reference is the function itself. Results are 16-bit tensors, whatever the function returns.
+
+    Raises RecipeError, naming the operator and the line in the function's source, for an operator
+    that kernels cannot be made of, and for a function whose program depends on a dynamic extent.
+    """
+    dynamic = dynamic or {}
+    traced = _traced(function, _examples(example_inputs, dynamic, 0), dynamic)
+    if dynamic:
+        longer = _examples(example_inputs, dynamic, OTHER)
+        if _shape_of(_traced(function, longer, dynamic)) != _shape_of(traced):
+            raise RecipeError(
+                f"{_name(function)} computes something else when a dynamic dim has another extent",
+                "make that dim static, or take extents from the tensors' shapes",
+            )
+    return _recipe(function, traced, example_inputs, name or _name(function))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function's graph of named dims; its inputs, and how results and inputs are laid out."""
+
+    lowered: Lowered
+    names: tuple[str, ...]  # of inputs
+    dtypes: tuple[DType, ...]
+    dynamic: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]  # of inputs, then of results
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self.lowered.graph
+
+
+def _name(function: Callable[..., Any]) -> str:
+    made = getattr(function, "__name__", type(function).__name__)
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made).lower()
+    return re.sub(r"\W", "_", snake)
+
+
+def _shape_of(traced: Traced) -> list[tuple[str, tuple[str, ...], str, float]]:
+    """Return a graph without extents."""
+    return [(n.op, n.args, n.over, n.value) for n in traced.graph.nodes]
+
+
+def _examples(
+    given: Mapping[str, torch.Tensor], dynamic: Dynamic, more: int
+) -> dict[str, torch.Tensor]:
+    """Return tensors without memory; dynamic dims are longer, one of a single element at least two.
+
+    A dim of one element broadcasts, which is another program.
+    """
+    made = {}
+    for name, tensor in given.items():
+        dims = dynamic.get(name, {})
+        shape = [max(n, 2) + more if d in dims else n for d, n in enumerate(tensor.shape)]
+        same = shape == [*tensor.shape]
+        meta = tensor.new_empty_strided(shape, tensor.stride(), device="meta") if same else None
+        made[name] = tensor.new_empty(shape, device="meta") if meta is None else meta
+    return made
+
+
+# -- tracing ---------------------------------------------------------------------------------------
+
+
+def _exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]) -> Any:
+    import torch
+
+    module = function if isinstance(function, torch.nn.Module) else torch.nn.Module()
+    if module is not function:
+        module.forward = function  # the lines of operators are the function's own then
+    try:
+        return torch.export.export(module, (), dict(examples), strict=False)
+    except Exception as error:  # the function may raise anything
+        raise RecipeError(
+            f"torch.export cannot trace {_name(function)}: {type(error).__name__}: {error}",
+            "it takes tensors by keyword and returns tensors; branches may not depend on values",
+        ) from error
+
+
+def _traced(
+    function: Callable[..., Any], examples: Mapping[str, torch.Tensor], dynamic: Dynamic
+) -> Traced:
+    program, found, names, dtypes = Program(), dict[Any, Any](), list[str](), list[DType]()
+    exported = _exported(function, examples)
+    results: Sequence[Any] = ()
+    targets = {s.arg.name: s.target for s in exported.graph_signature.input_specs}
+    for node in exported.graph.nodes:
+        if node.op == "placeholder":
+            value = node.meta["val"]
+            name = re.sub(r"\W", "_", targets.get(node.name) or node.name)
+            names.append(name)
+            dtypes.append(_dtype(value, name))
+            extents = tuple(int(n) for n in value.shape) or (1,)
+            found[node] = program.input(extents, dtypes[-1], tuple(value.stride()) or (1,))
+        elif node.op == "call_function":
+            found[node] = _applied(program, node, found)
+        elif node.op == "output":
+            results = [found[r] for r in node.args[0]]
+            wanted = [tuple(r.meta["val"].shape) or (1,) for r in node.args[0]]
+        else:
+            raise RecipeError(f"{_name(function)} has a {node.op} in its graph", "none is known here")
+    program.results.extend(results)
+    lowered = lower(program)
+    for made, shape in zip(results, wanted, strict=True):
+        if tuple(made.dims) != tuple(shape):
+            raise RecipeError(
+                f"a result of {_name(function)} has the dims {list(shape)} by broadcasting alone",
+                "return it without the dims that nothing varies along",
+            )
+    shapes = [tuple(t.dims) for t in (*program.inputs, *results)]
+    renamed, named = _named(lowered, names, dynamic)
+    return Traced(renamed, tuple(names), tuple(dtypes), named, tuple(shapes))
+
+
+def _dtype(value: torch.Tensor, name: str) -> DType:
+    import torch
+
+    known = {
+        torch.float16: DType.FP16,
+        torch.bfloat16: DType.BF16,
+        torch.float32: DType.FP32,
+    }
+    if value.dtype not in known:
+        raise RecipeError(f"input {name} is of {value.dtype}", "inputs are of fp16, bf16 or fp32")
+    return known[value.dtype]
+
+
+def _applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
+    """Apply an ATen operator; raises RecipeError with the source line where it has no form."""
+    import torch
+
+    name = str(getattr(node.target, "_schema", node.target)).partition("(")[0]
+    name = name.rpartition("::")[2].partition(".")[0]
+    if name == "getitem":
+        return found[node.args[0]][node.args[1]]
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: found[n])
+    if name.rstrip("_") in ATEN and name not in ATEN:
+        name = name.rstrip("_")
+    try:
+        if name not in ATEN:
+            raise GraphError("kernels cannot be made of it", "docs/from_torch.md lists operators")
+        kept = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device")}
+        return ATEN[name](Steps(program), *args, **kept)
+    except (GraphError, TypeError) as error:
+        said = error.sentence if isinstance(error, GraphError) else str(error)
+        raise RecipeError(f"{node.target}{_where(node)}: {said}", "write it otherwise") from error
+
+
+def _where(node: Any) -> str:
+    """Return the user's line that an operator comes from."""
+    lines = [x.strip() for x in (node.meta.get("stack_trace") or "").splitlines() if x.strip()]
+    files = [i for i, line in enumerate(lines) if line.startswith("File ")]
+    if not files:
+        return ""
+    at = files[-1]
+    place = re.match(r'File "(.*)", line (\d+)', lines[at])
+    code = lines[at + 1] if at + 1 < len(lines) else ""
+    return f" at {place[1]}:{place[2]}: {code}" if place else ""
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def _named(
+    lowered: Lowered, names: Sequence[str], dynamic: Dynamic
+) -> tuple[Lowered, tuple[str, ...]]:
+    """Return a graph with the names that dynamic dims were given, and these names."""
+    wanted: dict[str, str] = {}
+    for tensor, dims in dynamic.items():
+        if tensor not in names:
+            raise RecipeError(f"there is no input {tensor!r}", f"inputs: {', '.join(names)}")
+        for at, name in dims.items():
+            row = lowered.inputs[names.index(tensor)][at]
+            if len(row) != 1:
+                raise RecipeError(f"dim {at} of {tensor} is split: it cannot be dynamic")
+            same = sum(other == name or other == f"{name}{n}" for n, other in enumerate(wanted.values(), 1))
+            wanted.setdefault(row[0], f"{name}{same + 1}" if same else name)
+    taken = {*wanted.values()}
+    own = [d for d in sizes_of(lowered.graph) if d not in wanted]
+    free = (f"D{i}" for i in range(1000) if f"D{i}" not in {*own, *taken})
+    new = wanted | {d: next(free) for d in own if d in taken}
+
+    def row_of(row: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new.get(d, d) for d in row)
+
+    layouts = [tuple(tuple(map(row_of, t)) for t in x) for x in (lowered.inputs, lowered.outputs)]
+    return Lowered(_renamed(lowered.graph, new), *layouts), tuple(dict.fromkeys(wanted.values()))
+
+
+def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
+    from dataclasses import replace
+
+    nodes = []
+    for node in graph.nodes:
+        outs = tuple(
+            replace(v, type=replace(v.type, dims=tuple(
+                replace(d, name=new.get(d.name, d.name)) for d in v.type.dims
+            )))
+            for v in node.outs
+        )
+        nodes.append(replace(node, outs=outs, over=new.get(node.over, node.over)))
+    return replace(graph, nodes=tuple(nodes))
+
+
+# -- the recipe ------------------------------------------------------------------------------------
+
+
+class TracedFunction:
+    """A PyTorch function that takes and returns tensors with the dims of its recipe."""
+
+    def __init__(self, function: Callable[..., Any], traced: Traced, given: Sequence[str]) -> None:
+        self.function, self.traced, self.given = function, traced, tuple(given)
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        """Call the function with tensors in the order of the recipe's inputs."""
+        import torch
+
+        t = self.traced
+        kept = [i for i, name in enumerate(t.names) if name in self.given]
+        sizes = dict[str, int]()
+        for i, tensor in zip(kept, tensors, strict=True):
+            sizes |= zip(flat(t.lowered.inputs[i]), tensor.shape, strict=True) if isinstance(tensor, torch.Tensor) else {}
+        named = {}
+        for i, tensor in zip(kept, tensors, strict=True):
+            shape = [math.prod(sizes[d] for d in row) for row in t.lowered.inputs[i]]
+            named[t.names[i]] = torch.as_tensor(tensor).reshape(shape)
+        made = self._called(named)
+        results = made if isinstance(made, tuple | list) else (made,)
+        shaped = [
+            r.reshape([sizes[d] for d in flat(layout)])
+            for r, layout in zip(results, t.lowered.outputs, strict=True)
+        ]
+        return shaped[0] if len(shaped) == 1 else tuple(shaped)
+
+    def _called(self, named: Mapping[str, torch.Tensor]) -> Any:
+        import torch
+
+        if not isinstance(self.function, torch.nn.Module):
+            return self.function(**named)
+        own = {n for n, _ in self.function.named_parameters()} | {n for n, _ in self.function.named_buffers()}
+        state = {n: named[re.sub(r"\W", "_", n)] for n in own if re.sub(r"\W", "_", n) in named}
+        inputs = {n: x for n, x in named.items() if n not in {re.sub(r"\W", "_", o) for o in own}}
+        return torch.func.functional_call(self.function, state, kwargs=inputs)
+
+
+def _recipe(
+    function: Callable[..., Any], traced: Traced, examples: Mapping[str, torch.Tensor], name: str
+) -> Recipe:
+    graph = traced.graph
+    used = {a for n in graph.nodes for a in n.args} | {*graph.outputs}
+    inputs = dict(zip(traced.names, graph.inputs, strict=True))
+    order = [n for n in (*examples, *traced.names) if n in inputs and inputs[n].name in used]
+    order = list(dict.fromkeys(order))
+    storage = {d for d in traced.dtypes if d is not DType.FP32}
+    texts = {}
+    for n in order:
+        i = traced.names.index(n)
+        kind = ":fp32" if storage and traced.dtypes[i] is DType.FP32 else ""
+        texts[n] = " ".join(inputs[n].out.type.names) + kind
+    sizes = sizes_of(graph)
+    static = {d: sizes[d] for t in texts.values() for d in t.partition(":")[0].split()}
+    static = {d: n for d, n in static.items() if d not in traced.dynamic}
+    outputs = [" ".join(flat(layout)) for layout in traced.lowered.outputs]
+
+    def program(**given: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return _replayed(graph, {inputs[n].name: x for n, x in given.items()})
+
+    program.__name__ = name
+    program.__doc__ = (inspect.getdoc(function) or f"{name}, a PyTorch function").partition("\n")[0]
+    program.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in texts]
+    )
+    declared = Recipe(
+        inputs=texts,
+        output=outputs[0],
+        also={f"result_{i}": text for i, text in enumerate(outputs[1:], start=1)},
+        dynamic=dict.fromkeys(traced.dynamic, BOUND),
+        reference=TracedFunction(function, traced, order),
+        shapes=(Shape("the example inputs", static),),
+    )
+    return declared(program)
+
+
+def _replayed(graph: Graph, given: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
+    """Compute a graph again with symbolic tensors for its inputs."""
+    found: dict[str, Tensor | float] = dict(given)
+    builder = next(iter(given.values())).builder
+    for node in graph.nodes:
+        if node.op == "const":
+            found[node.name] = node.value
+        elif node.op == "size":
+            found[node.name] = size(builder, node.over, DType.FP32)
+        elif node.op != "input":
+            found[node.name] = apply(node.op, *(found[a] for a in node.args), over=node.over)
+    made = [found[o] for o in graph.outputs]
+    results = tuple(r for r in made if isinstance(r, Tensor))
+    return results[0] if len(results) == 1 else results
+
+
+_ = Layout, Positional
