@@ -124,6 +124,26 @@ def relu(x: Tensor) -> Tensor:
     return apply("relu", x)
 
 
+def absolute(x: Tensor) -> Tensor:
+    """|x|."""
+    return apply("abs", x)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    return apply("softplus", x)
+
+
+def mish(x: Tensor) -> Tensor:
+    """x * tanh(softplus(x))."""
+    return apply("mish", x)
+
+
+def elu(x: Tensor) -> Tensor:
+    """x where it is positive, exp(x) - 1 elsewhere."""
+    return apply("elu", x)
+
+
 def soft_cap(x: Tensor, cap: Tensor | float) -> Tensor:
     """cap * tanh(x / cap)."""
     return tanh(x / cap) * cap

@@ -249,8 +249,10 @@ def _recipes_in(module: ModuleType) -> list[Recipe]:
 def load_recipe(name_or_path: str) -> Recipe:
     """Return a recipe of the catalog by name, or one that a recipe file defines.
 
-    `my_recipes.py:name` names one of several in a file. Raises RecipeError for an unknown name, an
-    unreadable file, a file whose Python fails, or one that defines no recipe or several.
+    `my_recipes.py:name` names one of several in a file, or a PyTorch function or module that the
+    file has `example_inputs` for (a dict of tensors by name, or a function that returns one), and
+    `dynamic` where some extents are known at run time only. Raises RecipeError for an unknown name,
+    an unreadable file, a file whose Python fails, or one that defines no recipe or several.
     """
     file, _, name = name_or_path.partition(".py:")
     if not name and not name_or_path.endswith(".py"):
@@ -265,7 +267,11 @@ def load_recipe(name_or_path: str) -> Recipe:
     path = Path(f"{file}.py" if name else name_or_path)
     if not path.is_file():
         raise RecipeError(f"recipe file {path} does not exist", "check the path")
-    found = [r for r in _recipes_in(_run_file(path)) if not name or r.name == name]
+    module = _run_file(path)
+    named = getattr(module, name, None) if name else None
+    if callable(named) and not isinstance(named, Recipe) and hasattr(module, "example_inputs"):
+        return _of_torch(module, named)
+    found = [r for r in _recipes_in(module) if name in ("", r.name) or r is named]
     if len(found) == 1:
         return found[0]
     if name:
@@ -275,6 +281,16 @@ def load_recipe(name_or_path: str) -> Recipe:
         f"{name_or_path} defines {len(found)} recipes, not one",
         f"name one: {several}" if found else "decorate one function with @recipe(...)",
     )
+
+
+def _of_torch(module: ModuleType, named: Callable[..., object]) -> Recipe:
+    """Return the recipe of a PyTorch function, or of a module's class or instance, of a file."""
+    from mirage_kernels.generator.frontend.from_torch import from_torch
+
+    inputs = module.example_inputs
+    given = inputs() if callable(inputs) else inputs
+    function = named() if isinstance(named, type) else named
+    return from_torch(function, given, dynamic=getattr(module, "dynamic", None))
 
 
 def _run_file(path: Path) -> ModuleType:

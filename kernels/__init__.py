@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         rms_norm_linear,
     )
     from mirage_kernels.page_lists import block_table_from_csr, gqa_csr
+    from mirage_kernels.programs import load, program, programs
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,9 +40,12 @@ __all__ = [
     "kernel_table",
     "layer_norm",
     "layer_norm_linear",
+    "load",
     "lora_linear",
     "mla_decode",
     "ntrans",
+    "program",
+    "programs",
     "qk_norm_attention",
     "qk_norm_rope_append",
     "rms_norm",
@@ -68,6 +72,7 @@ _HOME = {
             "rms_norm_linear",
         ],
         "page_lists": ["block_table_from_csr", "gqa_csr"],
+        "programs": ["load", "program", "programs"],
     }.items()
     for name in names
 }

@@ -26,10 +26,16 @@ class Program:
     rows: tuple[int, ...]
 
     def inputs(self, rows: int, dtype: torch.dtype, device: str = "cpu") -> Inputs:
-        """Return random inputs: of standard deviation 1, weights scaled by their last dim's root."""
+        """Return inputs drawn with standard deviation 1, weights scaled by their last dim's root.
+
+        On the device `meta` they have no elements.
+        """
         made: Inputs = {}
         for i, (name, shape) in enumerate(self.shapes.items()):
             sizes = [rows if size == "M" else int(size) for size in shape]
+            if device == "meta":
+                made[name] = torch.empty(sizes, dtype=dtype, device=device)
+                continue
             generator = torch.Generator(device).manual_seed(i)
             drawn = torch.randn(sizes, generator=generator, device=device)
             is_weight = "M" not in shape and len(sizes) > 1

@@ -29,7 +29,8 @@ __device__ float wide(T value) {
   return static_cast<float>(value);
 }
 
-// -- vectors -----------------------------------------------------------------------------------------
+// -- vectors
+// -----------------------------------------------------------------------------------------
 
 // So many neighbouring elements, loaded and stored at once.
 template <class T, int kWidth>
@@ -69,7 +70,8 @@ __device__ void write_within(T* to, int64_t stride, int64_t left, const float (&
     if (i < left) to[i * stride] = T(from[i]);
 }
 
-// -- statements --------------------------------------------------------------------------------------
+// -- statements
+// --------------------------------------------------------------------------------------
 
 // do_one(i) for i below kCount, dealt to the threads in turn.
 template <int kThreads, int kCount, class Do>
@@ -107,8 +109,8 @@ struct Max {
   static __device__ float join(float a, float b) { return fmaxf(a, b); }
 };
 
-// How threads share a reduction: kOuts results, each of kSteps steps. A result has kLanes lanes of a
-// warp, and kWarps warps where there are fewer results than warps.
+// How threads share a reduction: kOuts results, each of kSteps steps. A result has kLanes lanes of
+// a warp, and kWarps warps where there are fewer results than warps.
 template <int kThreads, int kOuts, int kSteps>
 struct Shares {
   static constexpr int kAll = kThreads / kWarpLanes;
@@ -118,16 +120,17 @@ struct Shares {
     return found;
   }
   static constexpr int least(int a, int b) { return a < b ? a : b; }
-  static constexpr int kLanes = least(least(power(kSteps), kWarpLanes),
-                                      power(kOuts >= kThreads ? 1 : kThreads / kOuts));
-  static constexpr int kWarps =
-      kLanes < kWarpLanes ? 1 : least(power(kOuts >= kAll ? 1 : kAll / kOuts),
-                                      power((kSteps + kWarpLanes - 1) / kWarpLanes));
+  static constexpr int kLanes =
+      least(least(power(kSteps), kWarpLanes), power(kOuts >= kThreads ? 1 : kThreads / kOuts));
+  static constexpr int kWarps = kLanes < kWarpLanes
+                                    ? 1
+                                    : least(power(kOuts >= kAll ? 1 : kAll / kOuts),
+                                            power((kSteps + kWarpLanes - 1) / kWarpLanes));
   static constexpr int kScratch = kWarps > 1 ? kAll : 0;  // floats per element of a vector
 };
 
-// finish(out, value) for every result, where value[i] is the join of what add(out, step, value) joins
-// to it for every step. Neighbouring lanes have neighbouring steps of a result, or with
+// finish(out, value) for every result, where value[i] is the join of what add(out, step, value)
+// joins to it for every step. Neighbouring lanes have neighbouring steps of a result, or with
 // `kTransposed` neighbouring results. Has barriers if the reduction uses scratch.
 template <class Op, int kThreads, int kOuts, int kSteps, int kWidth, bool kTransposed, class Add,
           class Finish>
@@ -151,8 +154,8 @@ __device__ void reduce(float* scratch, Add add, Finish finish) {
     for (int i = 0; i < kWidth; ++i)
 #pragma unroll
       for (int far = S::kLanes / 2; far > 0; far /= 2)
-        value[i] = Op::join(
-            value[i], __shfl_xor_sync(~0u, value[i], kTransposed ? far * kGroup : far));
+        value[i] =
+            Op::join(value[i], __shfl_xor_sync(~0u, value[i], kTransposed ? far * kGroup : far));
     if constexpr (S::kWarps > 1) {
       if (lane == 0)
 #pragma unroll
@@ -170,11 +173,13 @@ __device__ void reduce(float* scratch, Add add, Finish finish) {
   }
 }
 
-// -- products on tensor cores ------------------------------------------------------------------------
+// -- products on tensor cores
+// ------------------------------------------------------------------------
 
-__device__ inline void mma(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __half) {
-  SM80_16x8x16_F32F16F16F32_TN::fma(sums[0], sums[1], sums[2], sums[3], a[0], a[1], a[2], a[3], b[0],
-                                    b[1], sums[0], sums[1], sums[2], sums[3]);
+__device__ inline void mma(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                           __half) {
+  SM80_16x8x16_F32F16F16F32_TN::fma(sums[0], sums[1], sums[2], sums[3], a[0], a[1], a[2], a[3],
+                                    b[0], b[1], sums[0], sums[1], sums[2], sums[3]);
 }
 __device__ inline void mma(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                            __nv_bfloat16) {
@@ -184,7 +189,8 @@ __device__ inline void mma(float (&sums)[4], const uint32_t (&a)[4], const uint3
 
 // Four 8 x 8 matrices: each lane gives the place of one row, and gets two elements of each matrix.
 template <bool kTurned>
-__device__ void load_matrices(const void* from, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
+__device__ void load_matrices(const void* from, uint32_t& a, uint32_t& b, uint32_t& c,
+                              uint32_t& d) {
   const auto& row = *static_cast<const uint128_t*>(from);
   if constexpr (kTurned)
     SM75_U16x8_LDSM_T::copy(row, a, b, c, d);
@@ -219,8 +225,8 @@ struct Product {
     every([](float& sum, int, int) { sum = 0.0f; });
   }
 
-  // sums += a b^T over `depth`, of tiles a [rows, depth] and b [columns, depth] in shared memory with
-  // CuTe layouts. Turned ones are contiguous along their rows.
+  // sums += a b^T over `depth`, of tiles a [rows, depth] and b [columns, depth] in shared memory
+  // with CuTe layouts. Turned ones are contiguous along their rows.
   template <int kDepth, bool kTurnedA, bool kTurnedB, class A, class B>
   __device__ void add(const T* a_at, A a, const T* b_at, B b) {
     if (!takes_part()) return;
@@ -269,7 +275,8 @@ struct Product {
   }
 };
 
-// -- clusters ----------------------------------------------------------------------------------------
+// -- clusters
+// ----------------------------------------------------------------------------------------
 
 __device__ inline void cluster_barrier() {
   cute::cluster_arrive();
@@ -305,15 +312,17 @@ __device__ inline float combine_rescaled(const float* mine, const float* peak) {
   return sum;
 }
 
-// -- launches ----------------------------------------------------------------------------------------
+// -- launches
+// ----------------------------------------------------------------------------------------
 
 constexpr int64_t kWorkspaceAlign = 256;
 inline int64_t rounded(int64_t bytes) {
   return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
 }
 
-// A tensor in device memory. It is aligned if its rows begin at multiples of 16 bytes and have their
-// elements side by side, and rows lie side by side too where it is `packed`; or if it is left out.
+// A tensor in device memory. It is aligned if its rows begin at multiples of 16 bytes and have
+// their elements side by side, and rows lie side by side too where it is `packed`; or if it is left
+// out.
 struct Tensor {
   static constexpr int kMostDims = 8;
   void* at;
@@ -381,7 +390,8 @@ void assign(T*& at, int64_t (&strides)[kDims], const Tensor& tensor) {
 
 template <class Args>
 cudaError_t launch(void (*aligned)(Args), void (*any)(Args), const Args& args, bool is_aligned,
-                   int64_t blocks, int threads, int cluster, int shared_bytes, cudaStream_t stream) {
+                   int64_t blocks, int threads, int cluster, int shared_bytes,
+                   cudaStream_t stream) {
   void (*kernel)(Args) = is_aligned ? aligned : any;
   cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);

@@ -1,9 +1,6 @@
-// Workspaces from PyTorch's allocator; launch tags: a counter, mixed by splitmix64, that starts
-// anywhere.
+// Workspaces from PyTorch's allocator.
 #include "workspace.h"
 
-#include <atomic>
-#include <chrono>
 #include <vector>
 
 #include <torch/csrc/stable/ops.h>
@@ -13,16 +10,6 @@ namespace mirage {
 torch::stable::Tensor new_workspace(int64_t bytes, const torch::stable::Tensor& like) {
   const std::vector<int64_t> sizes{bytes};
   return torch::stable::new_empty(like, sizes, torch::headeronly::ScalarType::Byte);
-}
-
-uint64_t next_launch_tag() {
-  static const auto started = std::chrono::steady_clock::now().time_since_epoch().count() ^
-                              std::chrono::system_clock::now().time_since_epoch().count();
-  static std::atomic<uint64_t> counter{static_cast<uint64_t>(started)};
-  uint64_t x = counter.fetch_add(0x9e3779b97f4a7c15, std::memory_order_relaxed);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
 }
 
 }  // namespace mirage

@@ -48,6 +48,12 @@ ELEMENTWISE = {
     "silu": "{0} * tl.sigmoid({0})",
     "gelu": "0.5 * {0} * (1 + tl.erf({0} * 0.7071067811865476))",
     "gelu_tanh": "{0} * tl.sigmoid({0} * (1.59576912 + 0.0713548163 * {0} * {0}))",
+    "abs": "tl.abs({0})",
+    "softplus": "tl.maximum({0}, 0) + tl.log(1 + tl.exp(-tl.abs({0})))",
+    "mish": (
+        "{0} * (2 * tl.sigmoid(2 * (tl.maximum({0}, 0) + tl.log(1 + tl.exp(-tl.abs({0}))))) - 1)"
+    ),
+    "elu": "tl.maximum({0}, 0) + tl.exp(tl.minimum({0}, 0)) - 1",
     "tanh": "2 * tl.sigmoid(2 * {0}) - 1",
 }
 _NAMES = re.compile(r"(?<!::)\b[A-Za-z_]\w*")
@@ -144,7 +150,7 @@ def vocabulary(op: str) -> str:
     """Return an elementwise op's name in csrc/tile/math/elementwise.cuh."""
     if op not in ELEMENTWISE:
         raise PlanError(f"the device vocabulary has no op {op!r} yet", "see csrc/tile/")
-    return "maximum" if op == "max" else op  # `max` would meet CUDA's own
+    return {"max": "maximum", "abs": "magnitude"}.get(op, op)  # they would meet CUDA's own
 
 
 def shared_at(s: Statement) -> str:

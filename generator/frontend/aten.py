@@ -103,13 +103,11 @@ def _linear(s: Steps, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     return _affine(s, s.matmul(x, s.permute(weight, (1, 0))), None, bias)
 
 
-def _addmm(s: Steps, c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def _addmm(
+    s: Steps, c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
     made = s.matmul(a, b) if alpha == 1 else s("mul", s.matmul(a, b), alpha)
     return s("add", made, c if beta == 1 else s("mul", c, beta))
-
-
-def _abs(s: Steps, x: Tensor) -> Tensor:
-    return s("max", x, s("neg", x))
 
 
 def _minimum(s: Steps, a: Operand, b: Operand) -> Tensor:
@@ -122,21 +120,20 @@ def _clamp(s: Steps, x: Tensor, low: float | None = None, high: float | None = N
     return made if low is None else s("max", made, low)
 
 
-def _exp_of_negative(s: Steps, x: Tensor) -> Tensor:
-    """exp(min(x, 0))."""
-    return s("exp", s("neg", s("relu", s("neg", x))))
-
-
-def _elu(s: Steps, x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
-    low = s("mul", s("sub", _exp_of_negative(s, s("mul", x, input_scale)), 1.0), alpha * scale)
-    return s("add", s("mul", s("relu", x), scale), low)
+def _elu(
+    s: Steps, x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
+) -> Tensor:
+    if input_scale != 1:
+        raise GraphError(f"elu with input_scale={input_scale}")
+    made = s("elu", x)
+    if alpha != 1:  # alpha below 0 alone
+        high = s("relu", x)
+        made = s("add", high, s("mul", s("sub", made, high), alpha))
+    return made if scale == 1 else s("mul", made, scale)
 
 
 def _softplus(s: Steps, x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)): no exponential is large."""
-    scaled = x if beta == 1 else s("mul", x, beta)
-    small = s("log", s("add", s("exp", s("neg", _abs(s, scaled))), 1.0))
-    made = s("add", s("relu", scaled), small)
+    made = s("softplus", x if beta == 1 else s("mul", x, beta))
     return made if beta == 1 else s("div", made, beta)
 
 
@@ -157,15 +154,24 @@ def _log_softmax(s: Steps, x: Tensor, dim: int, dtype: object = None) -> Tensor:
 
 
 def _layer_norm(
-    s: Steps, x: Tensor, shape: Sequence[int], weight: Tensor | None = None,
-    bias: Tensor | None = None, eps: float = 1e-5, cudnn_enable: bool = True,
+    s: Steps,
+    x: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
 ) -> Tensor:
     made = s.normalized(x, range(x.num_dims - len(shape), x.num_dims), eps)
     return _affine(s, made, weight, bias)
 
 
 def _rms_norm(
-    s: Steps, x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+    s: Steps,
+    x: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
 ) -> Tensor:
     dims = range(x.num_dims - len(shape), x.num_dims)
     mean = s.reduce("mean", s("square", x), dims)
@@ -173,8 +179,13 @@ def _rms_norm(
 
 
 def _group_norm(
-    s: Steps, x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
-    eps: float = 1e-5, cudnn_enabled: bool = True,
+    s: Steps,
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
 ) -> Tensor:
     split = (x.dims[0], groups, x.dims[1] // groups, *x.dims[2:])
     made = s.normalized(s.reshape(x, split), range(2, len(split)), eps)
@@ -186,8 +197,16 @@ def _group_norm(
 
 
 def _batch_norm(
-    s: Steps, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None,
-    variance: Tensor | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool = True,
+    s: Steps,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
 ) -> Tensor:
     dims = [0, *range(2, x.num_dims)]
     if training or mean is None or variance is None:
@@ -200,8 +219,15 @@ def _batch_norm(
 
 
 def _instance_norm(
-    s: Steps, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None,
-    variance: Tensor | None, use_input_stats: bool, momentum: float, eps: float,
+    s: Steps,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
     cudnn_enabled: bool = True,
 ) -> Tensor:
     made = s.normalized(x, range(2, x.num_dims), eps)
@@ -210,8 +236,15 @@ def _instance_norm(
 
 
 def _attention(
-    s: Steps, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+    s: Steps,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
     if is_causal or dropout_p:
@@ -244,10 +277,12 @@ def _gelu(s: Steps, x: Tensor, *, approximate: str = "none") -> Tensor:
     return s("gelu" if approximate == "none" else "gelu_tanh", x)
 
 
-def _norm(s: Steps, x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+def _norm(
+    s: Steps, x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: Any
+) -> Tensor:
     over = [dim] if isinstance(dim, int) else dim or []
     if ord == 1:
-        return s.reduce("reduction", _abs(s, x), over, keep=keepdim)
+        return s.reduce("reduction", s("abs", x), over, keep=keepdim)
     if ord in (2, "fro", None):
         return s("sqrt", s.reduce("reduction", s("square", x), over, keep=keepdim))
     raise GraphError(f"a norm of order {ord!r}", "orders: 1, 2")
@@ -321,29 +356,30 @@ def _einsum(s: Steps, equation: str, operands: Sequence[Tensor], path: object = 
     return s.permute(whole, [dims.index(d) for d in result])
 
 
-_UNARY = ("exp", "log", "sqrt", "rsqrt", "sigmoid", "silu", "tanh", "relu", "neg", "square")
+_UNARY = (
+    *("exp", "log", "sqrt", "rsqrt", "sigmoid", "silu", "tanh", "relu", "neg", "square"),
+    *("abs", "mish"),
+)
 _SAME = ("to", "_to_copy", "contiguous", "clone", "dropout", "detach", "alias", "expand", "type_as")
 ATEN: Mapping[str, Callable[..., Tensor]] = {
     **{name: (lambda s, x, op=name: s(op, x)) for name in _UNARY},
     **dict.fromkeys((*_SAME, "expand_as", "lift_fresh_copy", "identity"), _same),
     "add": _binary("add"),
     "sub": _binary("sub"),
-    "rsub": lambda s, a, b, alpha=1: _binary("sub")(s, b, a, alpha=1) if alpha == 1 else None,
+    "rsub": lambda s, a, b, alpha=1: s("sub", b, a if alpha == 1 else s("mul", a, alpha)),
     "mul": _binary("mul"),
     "div": _binary("div"),
     "true_divide": _binary("div"),
     "maximum": _binary("max"),
     "minimum": _minimum,
     "reciprocal": lambda s, x: s("div", 1.0, x),
-    "abs": _abs,
     "pow": _power,
     "gelu": _gelu,
     "leaky_relu": lambda s, x, slope=0.01: s("max", x, s("mul", x, slope)),
     "elu": _elu,
     "selu": lambda s, x: _elu(s, x, SELU_ALPHA, SELU_SCALE),
     "softplus": _softplus,
-    "mish": lambda s, x: s("mul", x, s("tanh", _softplus(s, x))),
-    "softsign": lambda s, x: s("div", x, s("add", _abs(s, x), 1.0)),
+    "softsign": lambda s, x: s("div", x, s("add", s("abs", x), 1.0)),
     "log_sigmoid": lambda s, x: s("neg", _softplus(s, s("neg", x))),
     "clamp": _clamp,
     "clamp_min": lambda s, x, low: _clamp(s, x, low),
@@ -376,7 +412,9 @@ ATEN: Mapping[str, Callable[..., Tensor]] = {
     "view": _reshape,
     "reshape": _reshape,
     "_unsafe_view": _reshape,
-    "unflatten": lambda s, x, d, n: s.reshape(x, (*x.dims[: x.position(d)], *n, *x.dims[x.position(d) + 1 :])),
+    "unflatten": lambda s, x, d, n: s.reshape(
+        x, (*x.dims[: x.position(d)], *n, *x.dims[x.position(d) + 1 :])
+    ),
     "flatten": _flatten,
     "permute": lambda s, x, order: s.permute(x, order),
     "transpose": _transpose,

@@ -8,18 +8,20 @@ function splits, as a norm of groups does, is several dims of the recipe, side b
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.aten import ATEN, Steps
-from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, lower, sizes_of
+from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, lower, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.frontend.positional.program import Tensor as Positional
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import Recipe, Shape
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 Dynamic = Mapping[str, Mapping[int, str]]
 BOUND = 2**20  # of dynamic extents
+ROWS = 3  # of dynamic dims when a function is compared with its trace
 OTHER = 7  # a dynamic extent is so much larger in the second trace, which must be the same
 
 
@@ -113,14 +116,26 @@ def _exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]
 
     module = function if isinstance(function, torch.nn.Module) else torch.nn.Module()
     if module is not function:
-        module.forward = function  # the lines of operators are the function's own then
+        module.forward = function
     try:
-        return torch.export.export(module, (), dict(examples), strict=False)
+        return torch.export.export(module, (), _fake(examples), strict=False)
     except Exception as error:  # the function may raise anything
         raise RecipeError(
             f"torch.export cannot trace {_name(function)}: {type(error).__name__}: {error}",
             "it takes tensors by keyword and returns tensors; branches may not depend on values",
         ) from error
+
+
+def _fake(examples: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors without memory on the CPU, where a module's parameters are."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return {
+            name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+            for name, t in examples.items()
+        }
 
 
 def _traced(
@@ -139,12 +154,18 @@ def _traced(
             extents = tuple(int(n) for n in value.shape) or (1,)
             found[node] = program.input(extents, dtypes[-1], tuple(value.stride()) or (1,))
         elif node.op == "call_function":
-            found[node] = _applied(program, node, found)
+            try:
+                found[node] = _applied(program, node, found)
+            except GraphError as error:
+                line = _line(function, examples, node)
+                raise RecipeError(f"{node.target}{line}: {error.sentence}", error.hint) from error
         elif node.op == "output":
             results = [found[r] for r in node.args[0]]
             wanted = [tuple(r.meta["val"].shape) or (1,) for r in node.args[0]]
         else:
-            raise RecipeError(f"{_name(function)} has a {node.op} in its graph", "none is known here")
+            raise RecipeError(
+                f"{_name(function)} has a {node.op} in its graph", "none is known here"
+            )
     program.results.extend(results)
     lowered = lower(program)
     for made, shape in zip(results, wanted, strict=True):
@@ -172,36 +193,48 @@ def _dtype(value: torch.Tensor, name: str) -> DType:
 
 
 def _applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
-    """Apply an ATen operator; raises RecipeError with the source line where it has no form."""
+    """Apply an ATen operator; raises GraphError where it has no form."""
     import torch
 
     name = str(getattr(node.target, "_schema", node.target)).partition("(")[0]
     name = name.rpartition("::")[2].partition(".")[0]
-    if name == "getitem":
-        return found[node.args[0]][node.args[1]]
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: found[n])
-    if name.rstrip("_") in ATEN and name not in ATEN:
-        name = name.rstrip("_")
+    if name == "getitem":
+        return args[0][args[1]]
+    own = name if name in ATEN else name.rstrip("_")
+    if own not in ATEN:
+        raise GraphError("kernels cannot be made of it", "docs/from_torch.md lists what there is")
+    kept = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device")}
     try:
-        if name not in ATEN:
-            raise GraphError("kernels cannot be made of it", "docs/from_torch.md lists operators")
-        kept = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device")}
-        return ATEN[name](Steps(program), *args, **kept)
-    except (GraphError, TypeError) as error:
-        said = error.sentence if isinstance(error, GraphError) else str(error)
-        raise RecipeError(f"{node.target}{_where(node)}: {said}", "write it otherwise") from error
+        return ATEN[own](Steps(program), *args, **kept)
+    except TypeError as error:
+        raise GraphError(
+            f"its arguments have no form here: {error}", "see docs/from_torch.md"
+        ) from error
 
 
-def _where(node: Any) -> str:
-    """Return the user's line that an operator comes from."""
-    lines = [x.strip() for x in (node.meta.get("stack_trace") or "").splitlines() if x.strip()]
-    files = [i for i, line in enumerate(lines) if line.startswith("File ")]
-    if not files:
-        return ""
-    at = files[-1]
-    place = re.match(r'File "(.*)", line (\d+)', lines[at])
-    code = lines[at + 1] if at + 1 < len(lines) else ""
-    return f" at {place[1]}:{place[2]}: {code}" if place else ""
+def _line(function: Callable[..., Any], examples: Mapping[str, torch.Tensor], node: Any) -> str:
+    """Return where the function calls an operator: it is run on tensors without memory."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    name = str(node.target).removeprefix("aten.").partition(".")[0].strip("_")
+    own = inspect.unwrap(function.forward if isinstance(function, torch.nn.Module) else function)
+    lines = list[str]()
+
+    class Calls(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if name in getattr(func, "__name__", ""):
+                frames = traceback.extract_stack()
+                mine = [f for f in frames if f.filename == inspect.getsourcefile(own)]
+                lines.extend(f" at {Path(f.filename).name}:{f.lineno}: {f.line}" for f in mine[-1:])
+            return func(*args, **(kwargs or {}))
+
+    with contextlib.suppress(Exception), Calls():
+        function(**_fake(examples))
+    return lines[0] if lines else ""
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -219,7 +252,9 @@ def _named(
             row = lowered.inputs[names.index(tensor)][at]
             if len(row) != 1:
                 raise RecipeError(f"dim {at} of {tensor} is split: it cannot be dynamic")
-            same = sum(other == name or other == f"{name}{n}" for n, other in enumerate(wanted.values(), 1))
+            same = sum(
+                other == name or other == f"{name}{n}" for n, other in enumerate(wanted.values(), 1)
+            )
             wanted.setdefault(row[0], f"{name}{same + 1}" if same else name)
     taken = {*wanted.values()}
     own = [d for d in sizes_of(lowered.graph) if d not in wanted]
@@ -234,14 +269,16 @@ def _named(
 
 
 def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
-    from dataclasses import replace
-
     nodes = []
     for node in graph.nodes:
         outs = tuple(
-            replace(v, type=replace(v.type, dims=tuple(
-                replace(d, name=new.get(d.name, d.name)) for d in v.type.dims
-            )))
+            replace(
+                v,
+                type=replace(
+                    v.type,
+                    dims=tuple(replace(d, name=new.get(d.name, d.name)) for d in v.type.dims),
+                ),
+            )
             for v in node.outs
         )
         nodes.append(replace(node, outs=outs, over=new.get(node.over, node.over)))
@@ -257,24 +294,26 @@ class TracedFunction:
     def __init__(self, function: Callable[..., Any], traced: Traced, given: Sequence[str]) -> None:
         self.function, self.traced, self.given = function, traced, tuple(given)
 
+    @property
+    def extents(self) -> dict[str, int]:
+        """Return the extents that it may be called with: a function's sizes may be fixed."""
+        sizes = sizes_of(self.traced.graph)
+        return {d: ROWS if d in self.traced.dynamic else n for d, n in sizes.items()}
+
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """Call the function with tensors in the order of the recipe's inputs."""
-        import torch
-
-        t = self.traced
-        kept = [i for i, name in enumerate(t.names) if name in self.given]
-        sizes = dict[str, int]()
-        for i, tensor in zip(kept, tensors, strict=True):
-            sizes |= zip(flat(t.lowered.inputs[i]), tensor.shape, strict=True) if isinstance(tensor, torch.Tensor) else {}
-        named = {}
-        for i, tensor in zip(kept, tensors, strict=True):
-            shape = [math.prod(sizes[d] for d in row) for row in t.lowered.inputs[i]]
-            named[t.names[i]] = torch.as_tensor(tensor).reshape(shape)
+        layouts = [self.traced.lowered.inputs[self.traced.names.index(n)] for n in self.given]
+        sizes: dict[str, int] = {}
+        named: dict[str, torch.Tensor] = {}
+        for layout, tensor in zip(layouts, tensors, strict=True):
+            sizes |= dict(zip(flat(layout), tensor.shape, strict=True))
+        for name, layout, tensor in zip(self.given, layouts, tensors, strict=True):
+            named[name] = tensor.reshape([math.prod(sizes[d] for d in row) for row in layout])
         made = self._called(named)
         results = made if isinstance(made, tuple | list) else (made,)
         shaped = [
             r.reshape([sizes[d] for d in flat(layout)])
-            for r, layout in zip(results, t.lowered.outputs, strict=True)
+            for r, layout in zip(results, self.traced.lowered.outputs, strict=True)
         ]
         return shaped[0] if len(shaped) == 1 else tuple(shaped)
 
@@ -283,7 +322,9 @@ class TracedFunction:
 
         if not isinstance(self.function, torch.nn.Module):
             return self.function(**named)
-        own = {n for n, _ in self.function.named_parameters()} | {n for n, _ in self.function.named_buffers()}
+        own = {n for n, _ in self.function.named_parameters()} | {
+            n for n, _ in self.function.named_buffers()
+        }
         state = {n: named[re.sub(r"\W", "_", n)] for n in own if re.sub(r"\W", "_", n) in named}
         inputs = {n: x for n, x in named.items() if n not in {re.sub(r"\W", "_", o) for o in own}}
         return torch.func.functional_call(self.function, state, kwargs=inputs)
@@ -341,6 +382,3 @@ def _replayed(graph: Graph, given: Mapping[str, Tensor]) -> Tensor | tuple[Tenso
     made = [found[o] for o in graph.outputs]
     results = tuple(r for r in made if isinstance(r, Tensor))
     return results[0] if len(results) == 1 else results
-
-
-_ = Layout, Positional

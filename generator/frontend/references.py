@@ -6,11 +6,13 @@ and the muGraph would still be proved equal to the program alone.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.from_torch import TracedFunction
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 # Of float64 results. Programs that compute something in between in fp32, or even round it to
 # 16 bits, stay below; another function does not.
 LARGEST_DIFFERENCE = 0.05
+MOST_ELEMENTS = 2**26  # of all inputs of a traced function, which are drawn at its own sizes
 
 
 def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
@@ -38,6 +41,10 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
         return
     gate, own = Gate(spec, source, dtype), f"the reference of recipe {source.name}"
     sizes, inputs = gate.sizes(), gate.inputs(DISTRIBUTIONS[0])
+    if isinstance(source.reference, TracedFunction):
+        sizes, inputs = _of_traced(source.reference, spec)
+        if not inputs:
+            return  # its sizes are too large here, and its trace was made by rule
     listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
     try:
         made = source.reference_results(*map(_tensor, inputs))
@@ -86,3 +93,13 @@ def _tensor(array: Array) -> torch.Tensor | float:
     tensor = torch.from_numpy(np.array(array.parts[0]))
     whole = tensor.double() if array.real else tensor.int()
     return whole if whole.dim() else whole.item()
+
+
+def _of_traced(traced: TracedFunction, spec: Graph) -> tuple[dict[str, int], list[Array]]:
+    """Return a traced function's own sizes and inputs of them, none if these are too large."""
+    sizes, types = traced.extents, [n.out.type for n in spec.inputs]
+    if sum(prod(sizes[d] for d in t.names) for t in types) > MOST_ELEMENTS:
+        return sizes, []
+    rng = np.random.default_rng(0)
+    drawn = (rng.standard_normal([sizes[d] for d in t.names]) for t in types)
+    return sizes, [Array(t.names, (np.asarray(x),)) for t, x in zip(types, drawn, strict=True)]

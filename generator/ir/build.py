@@ -74,7 +74,8 @@ def _retyped(graph: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]
             made = [full if space is None else tile_type(node, full, space, extents)]
         elif node.op == "output" and space is not None:
             parts = {parts_of(a.dim): count(a, extents[a.dim]) for a in space.reduced}
-            dims = tuple(replace(d, size=parts.get(d.name, d.size)) for d in made[0].dims)
+            whole = {**extents, **parts}
+            dims = tuple(replace(d, size=whole.get(d.name, d.size)) for d in made[0].dims)
             made = [replace(made[0], dims=dims)]
         elif node.body is not None:
             inner = _retyped(node.body, [types[a] for a in node.args], tiles)

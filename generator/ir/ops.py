@@ -36,6 +36,7 @@ class Op:
 _UNARY = (
     *("neg", "exp", "log", "sqrt", "rsqrt", "square"),
     *("sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
+    *("abs", "softplus", "mish", "elu"),
 )
 
 OPS: dict[str, Op] = {

@@ -28,7 +28,10 @@ Int = npt.NDArray[np.int64]
 # The largest safe primes below 2^31: p and (p - 1) / 2 are prime (tests/meaning checks it).
 SAFE_PRIMES = (2147483579, 2147483123, 2147482763, 2147481563)
 
-LAWLESS = ("log", "sqrt", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu")
+LAWLESS = (
+    *("log", "sqrt", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
+    *("abs", "softplus", "mish", "elu"),
+)
 
 WHOLE_BELOW = 2.0**53  # numbers from here on are like those that are not whole
 

@@ -20,6 +20,11 @@ def _sigmoid(x: Real) -> Real:
     return 1 / (1 + np.exp(-x))
 
 
+def _softplus(x: Part) -> Part:
+    """log(1 + exp(x)), of which no exponential is large."""
+    return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+
+
 def _one(function: Callable[..., Part]) -> Callable[..., Parts]:
     """Lift a function of arrays to one-part values; overflow and 0/0 give inf and nan silently."""
 
@@ -55,6 +60,10 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "gelu_tanh": _one(lambda x: x * _sigmoid(x * (_SLOPE + _SLOPE * 0.044715 * x * x))),
     "tanh": _one(np.tanh),
     "relu": _one(lambda x: np.maximum(x, 0)),
+    "abs": _one(lambda x: np.asarray(np.abs(x))),
+    "softplus": _one(_softplus),
+    "mish": _one(lambda x: x * np.tanh(_softplus(x))),
+    "elu": _one(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
     "max": _one(np.maximum),
     "add": _one(np.add),
     "sub": _one(np.subtract),

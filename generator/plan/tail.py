@@ -22,6 +22,8 @@ LARGEST_EXPONENT = 88.0  # whose exponential is an fp32 number
 # Exact where it matters: whether the result is zero for all numbers that operands stand for.
 PAST: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("neg", "silu", "gelu", "gelu_tanh", "tanh", "relu"), lambda a: a),
+    **dict.fromkeys(("abs", "mish", "elu"), lambda a: a),
+    "softplus": lambda a: max(a, 0.0) + math.log1p(math.exp(-abs(a))),
     "square": lambda a: a * a,
     "sqrt": lambda a: math.sqrt(a) if a >= 0 else math.nan,
     "rsqrt": lambda a: 1 / math.sqrt(a) if a > 0 else math.nan,

@@ -23,6 +23,7 @@ from mirage_kernels.generator.tiles.program import BlockProgram
 CLOSE = 1e-9  # relative difference of float64 results that are the same
 EDGE = 3  # elements of the last tile along a dynamic dim
 STEPS = 3  # of a loop
+SHORT, VECTOR = 128, 16  # of a static dim that nothing cuts: longer ones are cut down, alike
 
 
 def require_same(graph: Graph, threads: int, stages: int) -> None:
@@ -84,8 +85,8 @@ def short_extents(graph: Graph) -> dict[str, int]:
         if d.dynamic:
             found[d.name] = min(longest + min(EDGE, least - 1), d.size) if longest else EDGE
         else:
-            edge = d.size % least
-            found[d.name] = min(d.size, longest + edge) if longest else d.size
+            uncut = d.size if d.size <= SHORT else SHORT // 2 + d.size % VECTOR
+            found[d.name] = min(d.size, longest + d.size % least) if longest else uncut
     return found
 
 

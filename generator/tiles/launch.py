@@ -40,6 +40,12 @@ class Bucket:
         return f"up_to_{self.size}" if self.size else "any"
 
 
+def quoted(text: str) -> list[str]:
+    """Return a text as lines of C++ string literals."""
+    parts = (text[i : i + 80] for i in range(0, len(text), 80))
+    return ['"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"' for part in parts]
+
+
 @dataclass(frozen=True)
 class Launcher:
     """A kernel graph with the programs of its buckets, the last one's for any size."""
@@ -106,6 +112,7 @@ class Launcher:
                 "dtype": self.storage.value,
                 "static": {d.name: d.size for d in types.values() if not d.dynamic},
                 "dynamic": self.dynamic,
+                "inputs": [n.name for n in self.graph.inputs],
                 "tensors": [
                     {**told(v), "optional": v.name in optional} for v in self.tensors[:-results]
                 ],
@@ -200,12 +207,10 @@ class Launcher:
                 self._choice(w, "launch", names)
             with w.block(f"int64_t {self.symbol}_workspace(const int64_t* dims) {{"):
                 self._choice(w, "workspace", "dims")
-            lines = [self.signature()[i : i + 80] for i in range(0, len(self.signature()), 80)]
             w.line(f"extern const char {self.symbol}_signature[];")
             w.line(f"const char {self.symbol}_signature[] =")
-            for i, line in enumerate(lines):
-                quoted = line.replace("\\", "\\\\").replace('"', '\\"')
-                w.lines.append(f'      "{quoted}"{";" if i + 1 == len(lines) else ""}')
+            w.lines += [f"      {line}" for line in quoted(self.signature())]
+            w.lines[-1] += ";"
 
     def _choice(self, w: Writer, function: str, arguments: str) -> None:
         for bucket in self.buckets:

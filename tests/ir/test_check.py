@@ -237,8 +237,8 @@ def test_a_malformed_graph_is_refused_in_these_words(what: str) -> None:
 
 
 def test_an_unknown_op_is_named_and_the_ops_listed() -> None:
-    caught = refusal(kernel(given("x", M), op("y", "softplus x", fp16(M))))
-    assert "there is no op called 'softplus'" in caught.sentence
+    caught = refusal(kernel(given("x", M), op("y", "soft_plus x", fp16(M))))
+    assert "there is no op called 'soft_plus'" in caught.sentence
     assert "silu" in caught.hint
 
 

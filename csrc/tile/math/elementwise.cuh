@@ -159,6 +159,15 @@ MIRAGE_TILE_UNARY(gelu, Gelu, 0.5f * a * (1.0f + erff(a * 0.70710678f)))
 MIRAGE_TILE_UNARY(gelu_tanh, GeluTanh, logistic(a, a * (1.59576912f + 0.0713548163f * a * a)))
 MIRAGE_TILE_UNARY(tanh, Tanh, tanhf(a))
 MIRAGE_TILE_UNARY(relu, Relu, a < 0.0f ? 0.0f : a)
+MIRAGE_TILE_UNARY(magnitude, Magnitude, fabsf(a))
+MIRAGE_TILE_UNARY(softplus, Softplus, fmaxf(a, 0.0f) + log1pf(expf(-fabsf(a))))
+// tanh(log(1 + e^a)) = ((1 + e^a)^2 - 1) / ((1 + e^a)^2 + 1)
+__device__ inline float tanh_of_softplus(float power) {
+  const float square = power * (power + 2.0f);
+  return quotient(square, square + 2.0f);
+}
+MIRAGE_TILE_UNARY(mish, Mish, a > 20.0f ? a : a* tanh_of_softplus(expf(a)))
+MIRAGE_TILE_UNARY(elu, Elu, a > 0.0f ? a : expm1f(a))
 
 #undef MIRAGE_TILE_UNARY
 #undef MIRAGE_TILE_BINARY

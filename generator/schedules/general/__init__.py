@@ -230,7 +230,10 @@ def best_knobs(graph: Graph, sizes: Mapping[str, int], on: Target) -> GeneralKno
 
 
 def general_variants(graph: Graph, on: Target) -> tuple[Variant[GeneralKnobs], ...]:
-    """Return a variant per bucket of the counted dim; raises PlanError where there can be none."""
+    """Return a variant per bucket of the counted dim; raises PlanError where there can be none.
+
+    Products by a library have to be blocks already (`products.with_products`).
+    """
     against = [*reasons(graph)]
     if against:
         raise PlanError(against[0])

@@ -18,6 +18,7 @@ from mirage_kernels.generator.schedules.general import (
     programs,
     roles_of,
 )
+from mirage_kernels.generator.schedules.general.products import with_products
 from mirage_kernels.generator.schedules.schedule import Subject, Variant
 from mirage_kernels.generator.search.cases import Case, full_cases
 from mirage_kernels.generator.target import target
@@ -27,7 +28,7 @@ from mirage_kernels.generator.tiles.launch import Bucket, Launcher
 
 def require(subject: Subject) -> None:
     """Raise PlanError for a muGraph that no block has room for."""
-    general_variants(subject.graph, subject.on)
+    general_variants(with_products(subject.graph), subject.on)
 
 
 def planned(about: About, graph: Graph) -> KernelRecord:
@@ -35,6 +36,7 @@ def planned(about: About, graph: Graph) -> KernelRecord:
 
     Raises PlanError or TileError where one does not do what the muGraph does.
     """
+    graph = with_products(graph)
     chosen = general_variants(graph, target(about.arch))
     for knobs in (v.knobs for v in chosen):
         require_same(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages)

@@ -1,0 +1,242 @@
+"""Kernels that the library has no op for: those of your own recipes and PyTorch functions.
+
+    mirage-kernels generate path/to/file.py:name --out DIR
+    mirage-kernels compile DIR
+
+    mirage_kernels.load("DIR")
+    y = mirage_kernels.program("name")(x, weight)
+
+`MIRAGE_KERNELS_PATH=DIR:DIR` loads folders at the first use of a program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mirage_kernels.errors import type_sentence
+
+PATH_VARIABLE = "MIRAGE_KERNELS_PATH"
+_TYPES = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+    "int32": torch.int32,
+}
+
+
+@dataclass(frozen=True)
+class ProgramKernel:
+    """A compiled kernel: what its signature says, and the functions of its shared object."""
+
+    symbol: str
+    signature: dict[str, Any]
+    launch: Any
+    workspace: Any
+
+    @property
+    def name(self) -> str:
+        """Name of the program."""
+        return str(self.signature["name"])
+
+    @property
+    def text(self) -> str:
+        """Say in one line what the kernel serves."""
+        s = self.signature
+        static = ", ".join(f"{dim}={size}" for dim, size in s["static"].items())
+        return f"{s['dtype']} {static or 'any extents'} on {s['arch']}"
+
+    def misfit(self, given: Sequence[Tensor | None]) -> str:
+        """Return why tensors do not fit, naming the first that does not; empty if they do."""
+        sizes, device = dict[str, int](self.signature["static"]), None
+        for wanted, tensor in zip(self.signature["tensors"], given, strict=True):
+            name, dims = wanted["name"], wanted["dims"]
+            if tensor is None:
+                if not wanted["optional"]:
+                    return f"{name} is missing; a tensor [{', '.join(dims)}] works"
+                continue
+            device = device or tensor.device
+            if tensor.dtype is not _TYPES[wanted["dtype"]]:
+                return f"{name} is of {tensor.dtype}; {_TYPES[wanted['dtype']]} works"
+            if tensor.device != device:
+                return f"{name} is on {tensor.device}; {device}, as the other tensors, works"
+            if tensor.dim() != len(dims):
+                return f"{name} has {tensor.dim()} dims; [{', '.join(dims)}] works"
+            for dim, size in zip(dims, tensor.shape, strict=True):
+                if sizes.setdefault(dim, size) != size:
+                    return f"{name} has {dim} = {size}; {sizes[dim]} works"
+        return ""
+
+    def sizes(self, given: Sequence[Tensor | None]) -> dict[str, int]:
+        """Return the extent of every dim."""
+        found = dict(self.signature["static"])
+        for wanted, tensor in zip(self.signature["tensors"], given, strict=True):
+            if tensor is not None:
+                found |= zip(wanted["dims"], tensor.shape, strict=True)
+        return found
+
+    def results(self, given: Sequence[Tensor | None]) -> list[Tensor]:
+        """Return tensors for the results, not yet computed."""
+        sizes, like = self.sizes(given), next(t for t in given if t is not None)
+        return [
+            like.new_empty([sizes[d] for d in made["dims"]], dtype=_TYPES[made["dtype"]])
+            for made in self.signature["results"]
+        ]
+
+    def run(self, given: Sequence[Tensor | None], scalars: Sequence[float]) -> list[Tensor]:
+        """Launch the kernel on the current stream and return its results."""
+        made, sizes = self.results(given), self.sizes(given)
+        if self.signature.get("layout") == "rows":  # side by side, at multiples of 16 bytes
+            given = [None if t is None else _beside(t) for t in given]
+        tensors = [*given, *made]
+        ranks = [len(t["dims"]) for t in self.signature["tensors"]] + [t.dim() for t in made]
+        strides = [
+            n
+            for t, r in zip(tensors, ranks, strict=True)
+            for n in (t.stride() if t is not None else (0,) * r)
+        ]
+        dims = _array(ctypes.c_int64, [sizes[d] for d in self.signature["dynamic"]])
+        with torch.cuda.device(made[0].device):
+            space = torch.empty(self.workspace(dims), dtype=torch.uint8, device=made[0].device)
+            status = self.launch(
+                _array(ctypes.c_void_p, [t.data_ptr() if t is not None else None for t in tensors]),
+                _array(ctypes.c_int64, strides),
+                dims,
+                _array(ctypes.c_double, list(scalars)),
+                ctypes.c_void_p(space.data_ptr()),
+                ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+            )
+        if status:
+            raise RuntimeError(f"{self.name}: the launch failed with CUDA error {status}")
+        return made
+
+
+def _beside(tensor: Tensor) -> Tensor:
+    made = tensor.contiguous()
+    return made.clone() if made.data_ptr() % 16 else made
+
+
+def _array(kind: Any, values: Sequence[Any]) -> Any:
+    return (kind * max(1, len(values)))(*values)
+
+
+_kernels: dict[str, ProgramKernel] = {}
+
+
+def load(folder: str | os.PathLike[str]) -> list[str]:
+    """Add the compiled kernels below a folder to what `program` finds; return their names.
+
+    Raises FileNotFoundError for a folder without any, saying how to compile them.
+    """
+    files = sorted(Path(folder).rglob("*.so"))
+    found = [_read(file.resolve()) for file in files]
+    if not found:
+        raise FileNotFoundError(
+            f"{folder} holds no compiled kernels; `mirage-kernels compile {folder}` makes them"
+        )
+    _kernels.update({kernel.symbol: kernel for kernel in found})
+    return list(dict.fromkeys(kernel.name for kernel in found))
+
+
+def _read(file: Path) -> ProgramKernel:
+    symbol, library = f"{file.parent.name}_{file.stem}", ctypes.CDLL(str(file))
+    text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, f"{symbol}_signature")))
+    launch, workspace = getattr(library, symbol), getattr(library, f"{symbol}_workspace")
+    workspace.restype = ctypes.c_int64
+    return ProgramKernel(symbol, json.loads(text), launch, workspace)
+
+
+@cache
+def _load_path() -> None:
+    for folder in filter(None, os.environ.get(PATH_VARIABLE, "").split(os.pathsep)):
+        load(folder)
+
+
+def programs() -> list[str]:
+    """Return the names of the programs that are loaded."""
+    _load_path()
+    return sorted({kernel.name for kernel in _kernels.values()})
+
+
+class Program:
+    """A loaded program: called with its recipe's inputs, by position or name.
+
+    It returns a tensor, or a tuple of them, with the dims that the recipe gives.
+    """
+
+    def __init__(self, kernels: Sequence[ProgramKernel]) -> None:
+        self.kernels = tuple(kernels)
+        first = self.kernels[0].signature
+        self.name, self.inputs = str(first["name"]), tuple(first["inputs"])
+        self.__doc__ = f"{self.name}({', '.join(self.inputs)}): " + "; ".join(
+            kernel.text for kernel in self.kernels
+        )
+
+    def __call__(self, *args: Tensor | float | None, **named: Tensor | float | None) -> Any:
+        """Run the kernel of the tensors' types and extents; raises ValueError if none fits."""
+        if len(args) > len(self.inputs) or {*named} - {*self.inputs[len(args) :]}:
+            raise TypeError(f"{self.name} takes {', '.join(self.inputs)}, each once")
+        given = {**dict(zip(self.inputs, args, strict=False)), **named}
+        reasons = []
+        for kernel in self.kernels:
+            tensors, scalars = self._split(kernel, given)
+            reason = kernel.misfit(tensors)
+            if not reason:
+                made: list[Tensor] = torch.ops.mirage_kernels.run_program(
+                    kernel.symbol, tensors, scalars
+                )
+                return made[0] if len(made) == 1 else tuple(made)
+            reasons.append(f"{kernel.text}: {reason}")
+        raise ValueError(f"{self.name}: no loaded kernel fits. " + "; ".join(reasons))
+
+    def _split(
+        self, kernel: ProgramKernel, given: dict[str, Tensor | float | None]
+    ) -> tuple[list[Tensor | None], list[float]]:
+        tensors = list[Tensor | None]()
+        for wanted in kernel.signature["tensors"]:
+            tensor = given.get(wanted["name"])
+            if tensor is not None and not isinstance(tensor, Tensor):
+                raise TypeError(type_sentence(self.name, wanted["name"], tensor, "a tensor"))
+            tensors.append(tensor)
+        scalars = []
+        for wanted in kernel.signature["scalars"]:
+            value = given.get(wanted["name"])
+            if not isinstance(value, int | float):
+                raise TypeError(type_sentence(self.name, wanted["name"], value, "a number"))
+            scalars.append(float(value))
+        return tensors, scalars
+
+
+def program(name: str) -> Program:
+    """Return a loaded program by name; raises KeyError with the names that there are."""
+    _load_path()
+    found = [kernel for kernel in _kernels.values() if kernel.name == name]
+    if not found:
+        there = ", ".join(programs()) or "none is loaded: mirage_kernels.load(DIR)"
+        raise KeyError(f"there is no program {name!r}; programs: {there}")
+    return Program(found)
+
+
+@torch.library.custom_op("mirage_kernels::run_program", mutates_args=())
+def run_program(
+    symbol: str, tensors: Sequence[Tensor | None], scalars: Sequence[float]
+) -> list[Tensor]:
+    """Run a loaded kernel; `program` checks what it is given."""
+    first = next(t for t in tensors if t is not None)
+    if first.device.type != "cuda":
+        raise ValueError(f"{symbol}: tensors are on {first.device}; cuda works")
+    return _kernels[symbol].run(tensors, scalars)
+
+
+@run_program.register_fake
+def _(symbol: str, tensors: Sequence[Tensor | None], scalars: Sequence[float]) -> list[Tensor]:
+    return _kernels[symbol].results(tensors)
