@@ -67,13 +67,17 @@ def tile_choices(
 ) -> dict[str, tuple[int, ...]]:
     """Return the tile sizes to try, by `Axis.tile_key`; dims in `alike` are cut into single items.
 
-    A dim that is shorter than the smallest choice stays whole.
+    So may be rows: dims that no product and no contiguous access of a kernel is along. A dim that
+    is shorter than the smallest choice stays whole.
     """
     choices: dict[str, tuple[int, ...]] = {}
     dynamic = {d.name for n in graph.nodes for v in n.outs for d in v.type.dims if d.dynamic}
-    for space in (n.body.space for n in graph.blocks if n.body and n.body.space):
+    for body, space in ((n.body, n.body.space) for n in graph.blocks if n.body and n.body.space):
+        rows = {a.dim for a in space.grid} - _along_tiles(body)
         for axis in space.axes:
             wanted = (FEW,) if axis.dim in dynamic else _ROW_TILES
+            if axis.dim in rows:
+                wanted = (1, *wanted)
             if axis is space.loop:
                 wanted = _LOOP_TILES
             elif axis.reduced:
@@ -83,6 +87,13 @@ def tile_choices(
             size = sizes.get(axis.dim, axis.tile)
             choices[axis.tile_key] = tuple(t for t in wanted if t <= size) or (size,)
     return choices
+
+
+def _along_tiles(block: Graph) -> set[str]:
+    """Return the dims that a block wants several elements of: of products, and contiguous ones."""
+    stored = [n.out.type.names[-1:] for n in block.of("input", "output")]
+    multiplied = [block.values[a].type.names for n in block.of("contract") for a in n.args]
+    return {d for names in (*stored, *multiplied) for d in names}
 
 
 @dataclass(frozen=True)
