@@ -40,7 +40,7 @@ from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results, walk
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.search.cases import seen_dims, summed_dims
-from mirage_kernels.generator.search.scores import Drawn, Shifts, scores_of
+from mirage_kernels.generator.search.scores import EVERYWHERE, Drawn, Shifts, scores_of
 from mirage_kernels.generator.search.stabilise import stabilise
 
 Real = npt.NDArray[np.float64]
@@ -75,7 +75,6 @@ STALE = Distribution("stale", 1.0, garbage=1e4, length_share=1 / 8)
 ROUNDINGS = 8
 EPSILON = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
 
-EVERYWHERE = Array((), (np.asarray(True),), real=False)
 SAME = 1e-9  # relative difference of float64 results up to which they are the same
 
 LONG, WIDE = 256, 64  # extents of dims that are summed along, and of the others
@@ -231,9 +230,10 @@ class Gate:
 
     def one_sided(self) -> Iterator[Drawn]:
         """Yield inputs on which scores lie on one side, as the storage type can hold them."""
-        base = self.inputs(DISTRIBUTIONS[0])
-        for scores in scores_of(self.safe):
-            for drawn in Shifts(scores, base, self.sizes(), self.seed).draws():
+        base, sizes, safe = self.inputs(DISTRIBUTIONS[0]), self.sizes(), self.safe
+        hidden = hidden_positions(safe, base, sizes, seed=self.seed)
+        for scores in scores_of(safe):
+            for drawn in Shifts(scores, base, hidden, sizes, self.seed).draws():
                 yield replace(drawn, inputs=[*map(self._stored, drawn.inputs)])
 
     def _stored(self, x: Array) -> Array:

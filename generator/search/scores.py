@@ -7,12 +7,13 @@ in common, along which the scores of a row move together:
     x -> x + a * u,   u is a sign for every place along the dims that scores contract, 1 elsewhere
 
 Shifted like this, q and k have the product q k + a b u u, and u u adds up; an addend of the scores
-moves them alone. Which inputs are shifted is tried out: one, two, or all that the scores depend on.
+moves them alone. Which inputs are shifted is tried out: few tensors and, where these do not do,
+scalars, as a soft cap's. One of them has keys; what is masked there is shifted to the other side.
 The leading input, the one with the most rows, is shifted by another amplitude in each row, found by
 bisection, so that one draw has rows near each of the `TARGETS`: the highest score that such a row
-sees is near it on average, and no key is far above. In a last draw the signs of another input
-alternate at random from key to key: a row has scores on both sides. Scores that are bounded, as by
-a soft cap, land as near as they get.
+sees is near it on average, and no key is far above. In a last draw the signs of the input with keys
+alternate at random from key to key: a row has scores on both sides. Scores that nothing takes as
+far land as near as they get.
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.search.stabilise import without_unused
 
+Bools = npt.NDArray[np.bool_]
 Real = npt.NDArray[np.float64]
 
 TARGETS = (-50.0, -200.0, -1000.0, 1000.0)
 FARTHEST = min(TARGETS)
 MIXED = "scores on both sides"
-FEW = 8  # rows along dims that only number them, on which amplitudes are found
+EVERYWHERE = Array((), (np.asarray(True),), real=False)
+ROWS, KEYS = 4, 32  # along each dim, on which amplitudes are found
+MOST = 4  # inputs that are shifted
 AMPLITUDES = (16.0, 1024.0)  # of shifts that are tried, and then halved; inputs are of size 1
 HALVINGS = 20
 
@@ -76,14 +80,17 @@ class Scores:
 
     @cached_property
     def inputs(self) -> tuple[int, ...]:
-        """Numbers of the tensors that scores depend on, those with most rows first."""
+        """Numbers of the inputs that scores depend on, those with most rows first, then scalars."""
         used = {self.value}.union(*(n.args for n in self.graph.nodes))
+        types = [n.out.type for n in self.spec.inputs]
         found = [
-            i
-            for i, n in enumerate(self.spec.inputs)
-            if n.name in used and n.out.type.dtype.is_real and n.out.type.dims
+            i for i, n in enumerate(self.spec.inputs) if n.name in used and types[i].dtype.is_real
         ]
-        return tuple(sorted(found, key=lambda i: -len(self.rows(i))))
+        return tuple(sorted(found, key=lambda i: (not types[i].dims, -len(self.rows(i)))))
+
+    def has_keys(self, number: int) -> bool:
+        """Return whether an input differs from key to key."""
+        return not self.over.isdisjoint(self.spec.inputs[number].out.type.names)
 
     def rows(self, number: int) -> tuple[str, ...]:
         """Return the dims of an input that number independent rows of scores and of results."""
@@ -94,7 +101,9 @@ class Scores:
     def signs(self, sizes: Mapping[str, int], seed: int) -> list[Array]:
         """Return u for every input, alike along the dims that they share."""
         rng = np.random.default_rng((seed, 6))
-        along = {d: rng.choice((-1.0, 1.0), sizes[d]) for d in sorted(self.contracted)}
+        # As many of each sign: what has an odd number of factors u adds up to nothing.
+        dims = sorted(self.contracted)
+        along = {d: rng.permutation(np.resize((-1.0, 1.0), sizes[d])) for d in dims}
         found = []
         for node in self.spec.inputs:
             names = node.out.type.names
@@ -123,6 +132,7 @@ class Shifts:
 
     scores: Scores
     base: Sequence[Array]
+    hidden: Mapping[int, Bools]  # by number of an input: what of it masks hide
     sizes: Mapping[str, int]
     seed: int
 
@@ -133,16 +143,18 @@ class Shifts:
 
     @cached_property
     def narrow(self) -> tuple[dict[str, int], list[Array], list[Array]]:
-        """Extents, inputs and signs with few places along the dims that only number rows."""
-        graph = self.scores.graph
-        whole = self.scores.contracted | {n.over for n in graph.of("iota", "size")}
-        short = {d: n if d in whole else min(n, FEW) for d, n in self.sizes.items()}
+        """Extents, inputs and signs with few rows and keys, lengths up to these."""
+        scores = self.scores
+        short = {d: min(n, KEYS if d in scores.over else ROWS) for d, n in self.sizes.items()}
+        short |= {d: self.sizes[d] for d in scores.contracted}
         cut = []
         for arrays in (self.base, self.signs):
             made = list(arrays)
             for d, n in short.items():
                 made = [a.cut(d, 0, n) if d in a.dims else a for a in made]
-            cut.append(made)
+            longest = max((short[d] for d in scores.over), default=0)
+            ints = (Array(a.dims, (np.minimum(a.parts[0], longest),), a.real) for a in made)
+            cut.append([a if a.real else i for a, i in zip(made, ints, strict=True)])
         return short, cut[0], cut[1]
 
     def highest(self, amplitudes: Mapping[int, float]) -> Real:
@@ -154,31 +166,41 @@ class Shifts:
         ]
         (made,) = results(self.scores.graph, moved, array_reading(FLOAT64, sizes))
         keys = tuple(i for i, d in enumerate(made.dims) if d in self.scores.over)
-        rows = np.max(np.asarray(made.parts[0], np.float64), axis=keys)
-        return np.asarray(rows[np.isfinite(rows)])
+        rows = np.max(_numbers(made), axis=keys)
+        return np.asarray(rows[rows > -np.inf])
+
+    def are_far(self, amplitudes: Mapping[int, float]) -> bool:
+        """Return whether all scores are far below 0 with inputs shifted so far."""
+        return bool(np.max(self.highest(amplitudes)) < FARTHEST / 2)
 
     @cached_property
     def chosen(self) -> dict[int, float]:
         """Amplitudes, the leading input's first, with which all scores are far below 0.
 
-        Of the fewest inputs and the smallest amplitude that do; else the lowest scores there are.
+        Of the fewest inputs that do, and small; else the lowest scores there are.
         """
         every, lowest = self.scores.inputs, (0.0, dict[int, float]())
-        sizes = sorted({1, min(2, len(every)), len(every)} - {0})
-        for several in (s for n in sizes for s in itertools.combinations(every, n)):
+        subsets = (s for n in range(1, MOST + 1) for s in itertools.combinations(every, n))
+        for several in (s for s in subsets if any(map(self.scores.has_keys, s))):
             for sign, amplitude in itertools.product((-1, 1), AMPLITUDES):
                 tried = dict.fromkeys(several, amplitude) | {several[0]: sign * amplitude}
-                largest = np.max(self.highest(tried))
-                lowest = min(lowest, (float(largest), tried), key=itemgetter(0))
-                if largest < FARTHEST / 2:
+                if self.are_far(tried):
                     return self.least(tried)
+                highest = float(np.max(self.highest(tried)))
+                lowest = min(lowest, (highest, tried), key=itemgetter(0))
         return lowest[1]
 
     def least(self, amplitudes: dict[int, float]) -> dict[int, float]:
-        """Return amplitudes halved as often as all scores stay far below 0."""
-        half = {i: a / 2 for i, a in amplitudes.items()}
-        far = np.max(self.highest(half)) < FARTHEST / 2
-        return self.least(half) if far else amplitudes
+        """Return amplitudes halved as often as all scores stay far below 0, the leading one last.
+
+        What is around 0 of the leading input meets the others' shifts: the smaller these are, the
+        less do its rows differ. But a shift stays larger than what it shifts.
+        """
+        for i in reversed(amplitudes):
+            half = {**amplitudes, i: amplitudes[i] / 2}
+            while abs(half[i]) >= np.std(_numbers(self.base[i])) and self.are_far(half):
+                amplitudes, half = half, {**half, i: half[i] / 2}
+        return amplitudes
 
     def amplitude(self, target: float) -> float:
         """Return the leading input's amplitude for which the highest scores are near a target."""
@@ -198,43 +220,42 @@ class Shifts:
         if not self.chosen:
             return
         leading, *others = self.chosen
+        made = [
+            self.moved(i, self.chosen[i]) if i in others else x for i, x in enumerate(self.base)
+        ]
         amplitudes, dims = [self.amplitude(t) for t in TARGETS], self.scores.rows(leading)
         shape = tuple(self.sizes[d] for d in dims)
-        turn, moved = np.arange(prod(shape)).reshape(shape), self.moved({**self.chosen, leading: 0})
+        turn = np.arange(prod(shape)).reshape(shape)
         for first in range(0, len(TARGETS), max(1, prod(shape))):
             place = (turn + first) % len(TARGETS)
             by = Array(dims, (np.asarray(amplitudes)[place],))
-            made = [*moved]
-            made[leading] = shifted(self.base[leading], self.signs[leading], by)
             own = {near(t): place == i for i, t in enumerate(TARGETS)}
             rows = {name: Array(dims, (at,), real=False) for name, at in own.items() if at.any()}
-            yield Drawn(made, rows)
-        yield from self.mixed([*others, leading])
+            yield Drawn(_with(made, leading, self.moved(leading, by)), rows)
+        made[leading] = self.moved(leading, self.chosen[leading])
+        keyed = next(i for i in (*others, leading) if self.scores.has_keys(i))
+        dims = tuple(d for d in self.base[keyed].dims if d not in self.scores.contracted)
+        rng = np.random.default_rng((self.seed, 7))
+        sides = rng.choice((-1.0, 1.0), tuple(self.sizes[d] for d in dims))
+        by = Array(dims, (sides * self.chosen[keyed],))
+        yield Drawn(_with(made, keyed, self.moved(keyed, by)), {MIXED: EVERYWHERE})
 
-    def mixed(self, chosen: Sequence[int]) -> Iterator[Drawn]:
-        """Yield inputs of which the first that has keys is shifted to both sides."""
-        for number in chosen:
-            x, over = self.base[number], self.scores.over
-            if over & {*x.dims}:
-                rng = np.random.default_rng((self.seed, 7))
-                dims = tuple(d for d in x.dims if d not in self.scores.contracted)
-                sides = rng.choice((-1.0, 1.0), tuple(x.extent(d) for d in dims))
-                by = Array(dims, (sides * self.chosen[number],))
-                made = self.moved(self.chosen)
-                made[number] = shifted(x, self.signs[number], by)
-                yield Drawn(made, {MIXED: Array((), (np.asarray(True),), real=False)})
-                return
-
-    def moved(self, amplitudes: Mapping[int, float]) -> list[Array]:
-        """Return the inputs, shifted."""
-        pairs = enumerate(zip(self.base, self.signs, strict=True))
-        return [shifted(x, u, amplitudes.get(i, 0.0)) if x.real else x for i, (x, u) in pairs]
+    def moved(self, number: int, by: float | Array) -> Array:
+        """Return an input shifted, what masks hide of it to the other side."""
+        x, u = self.base[number], _numbers(self.signs[number])
+        if number in self.hidden:
+            u = np.where(self.hidden[number], -u, u)
+        return shifted(x, Array(x.dims, (u,)), by)
 
 
 def shifted(x: Array, signs: Array, by: float | Array) -> Array:
     """Return x + by * signs."""
     amplitude = _numbers(by.over(x.dims)) if isinstance(by, Array) else by
     return Array(x.dims, (_numbers(x) + amplitude * _numbers(signs),))
+
+
+def _with(inputs: Sequence[Array], number: int, x: Array) -> list[Array]:
+    return [*inputs[:number], x, *inputs[number + 1 :]]
 
 
 def _numbers(x: Array) -> Real:

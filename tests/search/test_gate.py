@@ -14,8 +14,18 @@ from small import Small, drawn
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Value, parts_of, retile
-from mirage_kernels.generator.language import Tensor, contract, exp, positions, sum, where
-from mirage_kernels.generator.meaning.arrays import Array
+from mirage_kernels.generator.language import (
+    Tensor,
+    contract,
+    exp,
+    positions,
+    softmax,
+    sum,
+    where,
+)
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
 from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.gate import (
@@ -25,6 +35,7 @@ from mirage_kernels.generator.search.gate import (
     Measured,
     hidden_positions,
 )
+from mirage_kernels.generator.search.scores import MIXED, TARGETS, near, scores_of
 from mirage_kernels.generator.search.verify import Prover
 
 Fused = Callable[..., Graph]
@@ -167,7 +178,8 @@ def gqa() -> Gate:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_mugraph_that_masks_scores_passes(form: str) -> None:
     found = gqa().measure(attention(gqa().spec, form))
-    assert [m.distribution for m in found] == [d.name for d in (*DISTRIBUTIONS, STALE)]
+    usual, sided = [d.name for d in (*DISTRIBUTIONS, STALE)], [*map(near, TARGETS), MIXED]
+    assert [m.distribution for m in found] == usual + sided
 
 
 @pytest.mark.parametrize("edit", COVERS_THE_MASKED)
@@ -210,7 +222,48 @@ def test_what_is_hidden_stands_beyond_the_length() -> None:
 def test_a_recipe_without_masks_hides_nothing(rms_norm_linear: Recipe) -> None:
     own = gate(rms_norm_linear, DType.FP16)
     assert not own.hidden
-    assert STALE.name not in {r.distribution.name for r in own.references}
+    assert [name for r in own.references for name in r.wanted] == [d.name for d in DISTRIBUTIONS]
+
+
+def dense(program: Callable[..., Tensor], inputs: dict[str, str]) -> Recipe:
+    """Return a recipe of rows that a call brings."""
+    program.__name__ = "dense"
+    declared = Recipe(inputs=inputs, output="M N", dynamic={"M": 64}, reference=lambda *_: None)
+    return declared(program)
+
+
+SCORED = {
+    "softmax": (dense(lambda x: softmax(x, "N"), {"x": "M N"}), {"N": 512}),
+    "softmax of a product": (
+        dense(lambda x, w: softmax(contract(x, w, "K"), "N"), {"x": "M K", "w": "N K"}),
+        {"N": 512, "K": 512},
+    ),
+    **{n: (catalog()[n], {"D": 64}) for n in ("gqa", "causal_attention")},
+}
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_the_highest_score_that_a_row_sees_is_near_its_target(name: str) -> None:
+    recipe, dims = SCORED[name]
+    own = Gate(trace(recipe, Shape("a test", dims), DType.FP16), recipe, DType.FP16)
+    (scores,) = scores_of(own.safe)
+    found: dict[str, float] = {}
+    for drawn in own.one_sided():
+        (made,) = results(scores.graph, drawn.inputs, array_reading(FLOAT64, own.sizes()))
+        keys = tuple(i for i, d in enumerate(made.dims) if d in scores.over)
+        highest = np.max(made.parts[0], axis=keys, keepdims=True)
+        for of, at in drawn.rows.items():
+            rows = np.broadcast_to(at.over(made.dims).parts[0], highest.shape)
+            found[of] = float(np.mean(highest[rows]))
+    assert [*found] == [*map(near, TARGETS), MIXED]
+    assert [found[near(t)] for t in TARGETS] == pytest.approx(TARGETS, rel=0.15)
+
+
+def test_scores_that_a_cap_bounds_are_far_from_0_where_the_cap_is() -> None:
+    recipe = catalog()["soft_cap_attention"]
+    own = Gate(trace(recipe, recipe.shapes[0], DType.FP16), recipe, DType.FP16)
+    cap = [*recipe.inputs].index("cap")
+    assert all(drawn.inputs[cap].parts[0] > -min(TARGETS) / 2 for drawn in own.one_sided())
 
 
 def averaged(s: Tensor, v: Tensor, n: Tensor) -> Tensor:
