@@ -11,6 +11,9 @@ from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.meaning.cost import Estimate, estimate
 from mirage_kernels.generator.search.extract import FEW, nominal_sizes
 from mirage_kernels.generator.search.gate import batch_dims
+from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.sketch import ProgramSketch
+from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.target import Target
 
 _ROW_TILES = (16, 32, 64)
@@ -38,6 +41,11 @@ class Ranked:
             ops = [n.op for n in body.nodes if n.op not in ("input", "output", "const", "size")]
             words.append(f"one kernel ({loop}: {', '.join(ops)})")
         return f"{self.estimate.microseconds:6.2f} us  {' then '.join(words)}"
+
+
+def mugraphs(programs: Sequence[ProgramSketch], goal: Goal) -> list[Graph]:
+    """Return what a search found as muGraphs of a goal, exponentials made safe."""
+    return [stabilise(lower(program, goal), goal.storage) for program in programs]
 
 
 def rank(graphs: Sequence[Graph], spec: Graph, on: Target) -> list[Ranked]:

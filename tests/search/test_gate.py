@@ -248,11 +248,11 @@ def test_the_highest_score_that_a_row_sees_is_near_its_target(name: str) -> None
     own = Gate(trace(recipe, Shape("a test", dims), DType.FP16), recipe, DType.FP16)
     (scores,) = scores_of(own.safe)
     found: dict[str, float] = {}
-    for drawn in own.one_sided():
-        (made,) = results(scores.graph, drawn.inputs, array_reading(FLOAT64, own.sizes()))
+    for draw in own.one_sided():
+        (made,) = results(scores.graph, draw.inputs, array_reading(FLOAT64, own.sizes()))
         keys = tuple(i for i, d in enumerate(made.dims) if d in scores.over)
         highest = np.max(made.parts[0], axis=keys, keepdims=True)
-        for of, at in drawn.rows.items():
+        for of, at in draw.rows.items():
             rows = np.broadcast_to(at.over(made.dims).parts[0], highest.shape)
             found[of] = float(np.mean(highest[rows]))
     assert [*found] == [*map(near, TARGETS), MIXED]
@@ -263,7 +263,7 @@ def test_scores_that_a_cap_bounds_are_far_from_0_where_the_cap_is() -> None:
     recipe = catalog()["soft_cap_attention"]
     own = Gate(trace(recipe, recipe.shapes[0], DType.FP16), recipe, DType.FP16)
     cap = [*recipe.inputs].index("cap")
-    assert all(drawn.inputs[cap].parts[0] > -min(TARGETS) / 2 for drawn in own.one_sided())
+    assert all(draw.inputs[cap].parts[0] > -min(TARGETS) / 2 for draw in own.one_sided())
 
 
 def averaged(s: Tensor, v: Tensor, n: Tensor) -> Tensor:
