@@ -13,7 +13,7 @@ of keys and values have: a peak that covers what is masked makes all that is see
 spec's masks say which elements of which inputs nothing looks at; that results do not depend on them
 is confirmed by evaluating the spec on other values there.
 Where a recipe has a softmax, its scores also lie on one side, far from 0 (`search/scores.py`).
-Weights are then as inexact as the operands of the products, rounded, make scores of such a size.
+Weights are then as inexact as rounding makes scores of such a size: the unfused program tells.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class Gate:
         return hidden_positions(self.safe, self.inputs(STALE), self.sizes(), seed=self.seed)
 
     def _reference(self, drawn: Drawn, *, garbage: float = 0.0, far: bool = False) -> Reference:
-        """Return what is wanted on a draw; where scores are `far` from 0, operands are rounded."""
+        """Return what is wanted on a draw; `far`: its scores are, and rounding shows in weights."""
         sizes, dtype, inputs = self.sizes(), self.dtype, [*drawn.inputs]
         exact = results(self.safe, inputs, array_reading(FLOAT64, sizes))
         rng = np.random.default_rng(4)
@@ -268,24 +268,22 @@ class Gate:
             Array(a.dims, (np.asarray(a.parts[0], np.float32),)) if a.real else a for a in inputs
         ]
         theirs = results(self.unfused(), narrow, array_reading(STORAGE, sizes))
-        best = [rounded(one, dtype) for one in exact]
-        if far:
-            best = results(with_precision(self.safe, dtype), narrow, array_reading(STORAGE, sizes))
-        found = list(zip(exact, theirs, best, strict=True))
-        wanted = {name: [self._wanted(at, *f) for f in found] for name, at in drawn.rows.items()}
+        pairs = list(zip(exact, theirs, strict=True))
+        wanted = {
+            name: [self._wanted(rows, *pair, far=far) for pair in pairs]
+            for name, rows in drawn.rows.items()
+        }
         return Reference(narrow, wanted)
 
-    def _wanted(self, rows: Array, exact: Array, unfused: Array, best: Array) -> Wanted:
+    def _wanted(self, rows: Array, exact: Array, unfused: Array, *, far: bool) -> Wanted:
         chosen = np.asarray(rows.over(exact.dims).parts[0], np.bool_)
         at = np.broadcast_to(chosen, exact.parts[0].shape)
-        rounding = relative_error(best, exact, at=at)
-        return Wanted(
-            exact,
-            at,
-            max(EPSILON[self.dtype], rounding),
-            relative_error(unfused, exact, at=at),
-            np.isfinite(unfused.over(exact.dims).parts[0]),
-        )
+        error = relative_error(unfused, exact, at=at)
+        rounding = relative_error(rounded(exact, self.dtype), exact, at=at)
+        if far and np.isfinite(error):
+            rounding = error
+        finite = np.isfinite(unfused.over(exact.dims).parts[0])
+        return Wanted(exact, at, max(EPSILON[self.dtype], rounding), error, finite)
 
     def unfused(self) -> Graph:
         """Return the spec as separate kernels would run it: rounded around matrix products."""
