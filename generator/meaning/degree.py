@@ -37,12 +37,30 @@ _RULES: dict[str, Callable[..., Fraction]] = {  # from the node's name and its o
     "both": lambda name, a, b: expsums.mask(a, b),
     "where": lambda name, *args: expsums.where(*args),
 }
+# The same where an operand is a logarithm, and the others are exponents: from what they are of.
+_OF_LOGARITHMS: dict[str, Callable[..., Fraction]] = {
+    "neg": lambda a: expsums.number(1) / a,
+    "add": lambda a, b: a * b,
+    "sub": lambda a, b: a / b,
+}
 
 
-def degree_reading(sizes: Extents) -> Reading[Fraction]:
-    """Return the reading at the given extents, of a graph outside of blocks."""
+def degree_reading(sizes: Extents, *, exponents: bool = True) -> Reading[Fraction]:
+    """Return the reading at the given extents, of a graph outside of blocks.
+
+    Without `exponents` the logarithm is a random function like others.
+    """
 
     def elementwise(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        logged = any(a.logged for a in args)
+        if logged and node.op == "exp":
+            return [args[0].raised]
+        if logged and node.op in _OF_LOGARITHMS and all(a.logged or a.plain for a in args):
+            made = _OF_LOGARITHMS[node.op](*(a.raised for a in args))
+            return [replace(made, logged=True)]
+        args = [_number(a, f"{node.name}.{i}") for i, a in enumerate(args)]
+        if node.op == "log" and exponents:
+            return [replace(args[0], logged=True, exact=False)]
         rule = _RULES.get(node.op)
         return [rule(node.name, *args) if rule else args[0].called(node.op, node.name)]
 
@@ -55,6 +73,8 @@ def degree_reading(sizes: Extents) -> Reading[Fraction]:
         return [expsums.number(size, along, exact=node.op != "iota")]
 
     def total(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        if node.op == "contract":
+            args = [_number(a, f"{node.name}.{i}") for i, a in enumerate(args)]
         product = reduce(operator.mul, args)
         return [product.total(node.over, product.along.get(node.over, 1))]
 
@@ -154,10 +174,17 @@ class _Block:
             axes = (self.space.loop,)
         if node.op == "last":
             return [args[0].at_one(_at(axes[0]))]
-        value = args[0].rescaled(args[1]) if node.op.endswith("rescaled") else args[0]
+        value = args[0]
+        if node.op.endswith("rescaled"):
+            value = _number(value, node.name).rescaled(args[1])
         for axis in map(_at, axes):
             value = value.total(axis, self.counts[axis])
         return [value]
+
+
+def _number(value: Fraction, name: str) -> Fraction:
+    """Return what a logarithm is where it counts as a number: a random function's result."""
+    return value.called("log", name) if value.logged else value
 
 
 def _at(axis: Axis) -> str:
@@ -183,7 +210,9 @@ def failure_probability(spec: Graph, candidate: Graph, sizes: Extents, p: int) -
                 along = {d: sizes[d] for d in type_.names}
                 drawn = expsums.variable(along, tied=i == tied)
                 inputs.append(drawn if type_.dtype.is_real else expsums.number(largest, along))
-            found.append(results(graph, inputs, degree_reading(sizes)))
+            reading = degree_reading(sizes, exponents=bool(spec.of("exp")))
+            made = results(graph, inputs, reading)
+            found.append([_number(value, f"{graph.level} result") for value in made])
         bounds.append(max(_differing(a, b, p) for a, b in zip(*found, strict=True)))
     return min(bounds)
 
