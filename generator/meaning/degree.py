@@ -52,12 +52,9 @@ def degree_reading(sizes: Extents, *, exponents: bool = True) -> Reading[Fractio
     """
 
     def elementwise(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        logged = any(a.logged for a in args)
-        if logged and node.op == "exp":
-            return [args[0].raised]
-        if logged and node.op in _OF_LOGARITHMS and all(a.logged or a.plain for a in args):
-            made = _OF_LOGARITHMS[node.op](*(a.raised for a in args))
-            return [replace(made, logged=True)]
+        made = _of_logarithms(node.op, args)
+        if made is not None:
+            return [made]
         args = [_number(a, f"{node.name}.{i}") for i, a in enumerate(args)]
         if node.op == "log" and exponents:
             return [replace(args[0], logged=True, exact=False)]
@@ -180,6 +177,16 @@ class _Block:
         for axis in map(_at, axes):
             value = value.total(axis, self.counts[axis])
         return [value]
+
+
+def _of_logarithms(op: str, args: Sequence[Fraction]) -> Fraction | None:
+    """Return an op's result where it has a law for logarithms, and one of its operands is one."""
+    if not any(a.logged for a in args) or not all(a.logged or a.plain for a in args):
+        return None
+    if op == "exp":
+        return args[0].raised
+    rule = _OF_LOGARITHMS.get(op)
+    return replace(rule(*(a.raised for a in args)), logged=True) if rule else None
 
 
 def _number(value: Fraction, name: str) -> Fraction:

@@ -5,8 +5,8 @@ A number is a pair: its part mod p, and its part mod q, which is what `exp` turn
 of an element of order q. What has been through exp has no part mod q (at most one exp on a path).
 A `peak` is an arbitrary element, drawn anew for every row, block and step, whatever it bounds: what
 does not depend on it is right for the maximum too.
-A logarithm is known by what it is the logarithm of, a third part: log(x) + y is log(x * exp(y)), and
-exp of it is x. For everything else it is a random function of that.
+A logarithm is known by what it is the logarithm of, a third part: log(x) + y is log(x * exp(y)),
+and exp of it is x. For everything else it is a random function of that.
 Functions without a law in the field (sqrt, silu, ...) are random functions: a keyed hash of their
 argument, the same on both sides of a comparison. Dividing by zero has no result: it is refused.
 Source: section 5 of the Mirage paper (arXiv 2405.05751); larger primes than its p = 227.
