@@ -51,14 +51,13 @@ def degree_reading(sizes: Extents, *, exponents: bool = True) -> Reading[Fractio
     Without `exponents` the logarithm is a random function like others.
     """
 
+    laws = _RULES if not exponents else {**_RULES, "log": lambda name, a: a.log()}
+
     def elementwise(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         made = _of_logarithms(node.op, args)
         if made is not None:
             return [made]
-        args = [_number(a, f"{node.name}.{i}") for i, a in enumerate(args)]
-        if node.op == "log" and exponents:
-            return [replace(args[0], logged=True, exact=False)]
-        rule = _RULES.get(node.op)
+        args, rule = _numbers(node, args), laws.get(node.op)
         return [rule(node.name, *args) if rule else args[0].called(node.op, node.name)]
 
     def source(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
@@ -70,9 +69,7 @@ def degree_reading(sizes: Extents, *, exponents: bool = True) -> Reading[Fractio
         return [expsums.number(size, along, exact=node.op != "iota")]
 
     def total(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        if node.op == "contract":
-            args = [_number(a, f"{node.name}.{i}") for i, a in enumerate(args)]
-        product = reduce(operator.mul, args)
+        product = reduce(operator.mul, _numbers(node, args) if node.op == "contract" else args)
         return [product.total(node.over, product.along.get(node.over, 1))]
 
     def peak(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
@@ -173,7 +170,7 @@ class _Block:
             return [args[0].at_one(_at(axes[0]))]
         value = args[0]
         if node.op.endswith("rescaled"):
-            value = _number(value, node.name).rescaled(args[1])
+            value = _numbers(node, args)[0].rescaled(args[1])
         for axis in map(_at, axes):
             value = value.total(axis, self.counts[axis])
         return [value]
@@ -189,9 +186,9 @@ def _of_logarithms(op: str, args: Sequence[Fraction]) -> Fraction | None:
     return replace(rule(*(a.raised for a in args)), logged=True) if rule else None
 
 
-def _number(value: Fraction, name: str) -> Fraction:
-    """Return what a logarithm is where it counts as a number: a random function's result."""
-    return value.called("log", name) if value.logged else value
+def _numbers(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+    """Return operands where logarithms count as numbers: as a random function's results."""
+    return [a.called("log", f"{node.name}.{i}") if a.logged else a for i, a in enumerate(args)]
 
 
 def _at(axis: Axis) -> str:
@@ -218,14 +215,14 @@ def failure_probability(spec: Graph, candidate: Graph, sizes: Extents, p: int) -
                 drawn = expsums.variable(along, tied=i == tied)
                 inputs.append(drawn if type_.dtype.is_real else expsums.number(largest, along))
             reading = degree_reading(sizes, exponents=bool(spec.of("exp")))
-            made = results(graph, inputs, reading)
-            found.append([_number(value, f"{graph.level} result") for value in made])
+            found.append(results(graph, inputs, reading))
         bounds.append(max(_differing(a, b, p) for a, b in zip(*found, strict=True)))
     return min(bounds)
 
 
 def _differing(a: Fraction, b: Fraction, p: int) -> float:
     """Return how likely two elements agree that differ, or calls that they depend on collide."""
+    a, b = (x.called("log", "result") if x.logged else x for x in (a, b))
     collisions = 0.0
     for x, y in combinations_with_replacement([*a.calls.values(), *b.calls.values()], 2):
         pairs = x.number * (x.number - 1) // 2 if x is y else x.number * y.number

@@ -258,6 +258,10 @@ class Fraction:
         """Whether nothing in it has been through exp."""
         return self.top.plain and self.bottom.plain
 
+    def log(self) -> Fraction:
+        """Return the logarithm, which is known by this."""
+        return replace(self, logged=True, exact=False)
+
     @property
     def raised(self) -> Fraction:
         """What this is the logarithm of; any other exponent's power."""
