@@ -17,7 +17,7 @@ derivations form an acyclic and-or graph; programs are taken from it in `extract
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -27,6 +27,7 @@ from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Phase, join_pha
 from mirage_kernels.generator.meaning.abstract import (
     COMBINE_PARTS,
     PARTS,
+    abstract_reading,
     accum_parts,
     elementwise,
     source,
@@ -35,6 +36,7 @@ from mirage_kernels.generator.meaning.abstract import (
     target_term,
 )
 from mirage_kernels.generator.meaning.terms import Terms
+from mirage_kernels.generator.meaning.walk import walk
 from mirage_kernels.generator.search.sketch import (
     BOTH,
     GRID,
@@ -50,6 +52,7 @@ from mirage_kernels.generator.search.sketch import (
     TensorInfo,
     View,
 )
+from mirage_kernels.generator.search.stabilise import stabilise
 
 LOAD = "load"  # the step that takes a value from a tensor or a constant
 # Values of a setting where the spec contracts nothing: nearly any two of them might be needed
@@ -82,6 +85,12 @@ class Vocabulary:
             TensorInfo(n.name, (), source(terms, n), n.out.type.dtype)
             for n in spec.of("const", "size")
         ]
+        inputs = [terms.leaf("input", n.name) for n in spec.inputs]
+        of_spec = walk(spec, inputs, abstract_reading(terms))
+        self.outer, self.lifting = _new_dims(spec, of_spec)
+        # An exponential that gets a peak is taken whole: exp(a) exp(b) for exp(a + b) overflows.
+        safe = stabilise(spec, DType.FP16) is not spec
+        self.exponents = {of_spec[n.args[0]] for n in spec.of("exp")} if safe else None
         # Counts of inputs are packed into one number: adding and comparing them are single steps.
         capacity = terms.occurrences(self.target)
         counted = sorted(name for name, n in capacity.items() if n < 0x80)  # more are not limited
@@ -99,6 +108,8 @@ class Vocabulary:
         if op in ("sum", "accum", "combine", "contract"):
             product = self.terms.mul(*args) if op == "contract" else args[0]
             term = summed(self.terms, product, over, parts)
+        elif op == "exp" and self.exponents is not None and args[0] not in self.exponents:
+            return None
         else:
             term = elementwise(self.terms, op, args)
         needed = not self.limits.prune_abstract or self.terms.contains(self.target, term)
@@ -131,6 +142,25 @@ class Vocabulary:
     def is_chosen_between(self, a: int, b: int) -> bool:
         """Return whether the program may choose between two terms: a mask, or a choice it makes."""
         return b == self.zero or (a, b) in self.choices or not self.limits.prune_abstract
+
+
+def _new_dims(
+    spec: Graph, terms: Mapping[str, int]
+) -> tuple[frozenset[tuple[int, frozenset[str]]], set[str]]:
+    """Return the spec's elementwise outer products of numbers, and its ops that lift positions.
+
+    An outer product is known by its term and its dims: a slope times a distance, say.
+    """
+    outer, lifting = set[tuple[int, frozenset[str]]](), set[str]()
+    for node in (n for n in spec.nodes if OPS[n.op].kind is Kind.ELEMENTWISE):
+        types, dims = [spec.values[a].type for a in node.args], {*node.out.type.names}
+        if not node.out.type.dtype.is_real:
+            continue
+        if DType.INT32 in {type_.dtype for type_ in types}:
+            lifting.add(node.op)
+        if all({*type_.names} != dims for type_ in types):
+            outer.add((terms[node.name], frozenset(dims)))
+    return frozenset(outer), lifting
 
 
 @dataclass(frozen=True)
@@ -298,9 +328,10 @@ class Saturation(Values):
     def _make(self, step: Step) -> Value | None:
         """Return the value of a step; None when it has no type or its term can't be needed."""
         args = [self.values[i] for i in step.args]
-        dtype = _result_dtype(step.op, args)
+        dtype = _result_dtype(step.op, args, lifting=step.op in self.vocabulary.lifting)
         made = self._typed(step, args) if dtype is not None else None
-        if dtype is None or made is None:
+        is_outer = made is not None and self._is_outer(step, args, made[0])
+        if dtype is None or made is None or (is_outer and not self.vocabulary.outer):
             self.counts.pruned["type"] += 1
             return None
         dims, phase, factors = made
@@ -310,17 +341,26 @@ class Saturation(Values):
         if term is None:
             self.counts.pruned["abstract"] += 1
             return None
-        return Value(term, dims, phase, dtype)
+        value = Value(term, dims, phase, dtype)
+        if is_outer and (term, value.names) not in self.vocabulary.outer:
+            self.counts.pruned["type"] += 1
+            return None
+        return value
+
+    def _is_outer(self, step: Step, args: Sequence[Value], dims: Dims) -> bool:
+        """Return whether an elementwise op on numbers has the dims of none of its operands.
+
+        The search makes the spec's own only: products over a new pair of dims are contractions.
+        Positions and truth values may meet along new dims: they are computed where they are used.
+        """
+        counted = all(a.dtype in (DType.INT32, DType.BOOL) for a in args)
+        elementwise = OPS[step.op].kind is Kind.ELEMENTWISE
+        return elementwise and not counted and all(a.dims != dims for a in args)
 
     def _typed(
         self, step: Step, args: Sequence[Value]
     ) -> tuple[Dims, Phase, tuple[str, ...]] | None:
-        """Return dims and phase of a result, and which factors of a sum a step does.
-
-        An elementwise op on numbers has the dims of one of its operands: no outer products (the
-        same rule for every program; products over a new pair of dims are contractions). Positions
-        and truth values may meet along new dims: they are computed where they are used.
-        """
+        """Return dims and phase of a result, and which factors of a sum a step does."""
         met = _met(args)
         if met is None:
             return None
@@ -336,11 +376,7 @@ class Saturation(Values):
         if step.op == "combine":
             ready = phase in (Phase.BEFORE, Phase.AFTER)
             return (together - {part}, Phase.JOINED, COMBINE_PARTS) if ready else None
-        if OPS[step.op].kind is Kind.ELEMENTWISE:
-            counted = all(a.dtype in (DType.INT32, DType.BOOL) for a in args)
-            if not counted and all(a.dims != together for a in args):
-                return None
-        else:
+        if OPS[step.op].kind is not Kind.ELEMENTWISE:
             how = dict(together)[step.over]
             if how == GRID and step.over != split:
                 return None
@@ -361,8 +397,11 @@ def _met(args: Sequence[Value]) -> tuple[Dims, Phase] | None:
     return together, phase
 
 
-def _result_dtype(op: str, args: Sequence[Value]) -> DType | None:
+def _result_dtype(op: str, args: Sequence[Value], *, lifting: bool) -> DType | None:
+    """Return the element type of a result, None where there is none; `lifting`: ints to reals."""
     dtypes = {a.dtype for a in args}
+    if lifting and dtypes == {DType.INT32, DType.FP32}:
+        return DType.FP32
     if op == "where":
         return DType.FP32 if [a.dtype for a in args[1:]] == [DType.FP32] * 2 else None
     if op == "less":
