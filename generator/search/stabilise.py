@@ -8,8 +8,8 @@ carries it rescales: an accumulator whenever the running peak rises, the blocks 
 combine, a last kernel by the peaks that the first one stores beside its partial sums. The rewrite
 knows no recipe; that its result is right for any peak at all is proved like everything else.
 
-An exp that is not summed itself is taken relative to the peak of the sum that divides it, wherever
-that was made. The logarithm of a sum gets the peak back:
+An exp that is not summed itself is taken relative to the peak of the sum that divides it, or that
+it is added to, wherever that was made. The logarithm of a sum gets the peak back:
 
     log(sum(exp(s)))  ->  m + log(sum(exp(s - m)))
 
@@ -97,7 +97,13 @@ class _Rewrite:
         for arg in node.args:
             self.need(arg)
         rules = {"exp": self.exp, "sum": self.total, "contract": self.total}
-        rules |= {"accum": self.carry, "combine": self.carry, "div": self.quotient, "log": self.log}
+        rules |= {
+            "accum": self.carry,
+            "combine": self.carry,
+            "div": self.aligned,
+            "add": self.aligned,
+        }
+        rules |= {"log": self.log}
         rules.get(node.op, self.keep)(node)
 
     def keep(self, node: Node) -> None:
@@ -180,14 +186,14 @@ class _Rewrite:
         self.builder.add(replace(node, op=f"{node.op}_rescaled", args=(node.args[0], peak)))
         self.degrees[node.name] = {after: 1}
 
-    def quotient(self, node: Node) -> None:
-        """Divide; what no peak was taken from yet is taken relative to the divisor's peak."""
-        above, below = node.args
-        if not self.degrees[above] and list(self.degrees[below].values()) == [1]:
-            (peak,) = self.degrees[below]
-            relative = self.relative(above, peak)
-            node = replace(node, args=(relative or above, below))
-        self.keep(node)
+    def aligned(self, node: Node) -> None:
+        """Divide or add; what no peak was taken from is taken relative to the other's peak."""
+        args = [*node.args]
+        for i, other in ((0, args[1]), (1, args[0])) if node.op == "add" else ((0, args[1]),):
+            degree = self.degrees[other]
+            if not self.degrees[args[i]] and list(degree.values()) == [1]:
+                args[i] = self.relative(args[i], *degree) or args[i]
+        self.keep(replace(node, args=tuple(args)))
 
     def relative(self, name: str, peak: str) -> str:
         """Return a value times exp(-peak), made of an exp of less; "" where there is none.
