@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +79,8 @@ EPSILON = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
 SAME = 1e-9  # relative difference of float64 results up to which they are the same
 
 LONG, WIDE = 256, 64  # extents of dims that are summed along, and of the others
-NARROW = 8  # of the others where an input has several of them
+NARROW = 8  # of the others where an input has several of them, or very many elements
+MOST_ELEMENTS = 2**20
 FEW = 2  # of those that only number independent problems
 TILES = {LONG: 96, WIDE: 24, NARROW: 3, FEW: 1}
 
@@ -136,8 +138,10 @@ class Gate:
         sizes |= dict.fromkeys(summed_dims(self.spec), LONG)
         sizes |= dict.fromkeys(batch_dims(self.spec), FEW)
         for node in self.spec.inputs:
-            wide = [d for d in node.out.type.names if sizes[d] in (WIDE, NARROW)]
-            sizes |= dict.fromkeys(wide, NARROW) if len(wide) > 1 else {}
+            names = node.out.type.names
+            wide = [d for d in names if sizes[d] in (WIDE, NARROW)]
+            large = prod(sizes[d] for d in names) > MOST_ELEMENTS
+            sizes |= dict.fromkeys(wide, NARROW) if len(wide) > 1 or large else {}
         return sizes
 
     def tiles(self) -> dict[str, int]:

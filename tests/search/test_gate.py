@@ -156,6 +156,20 @@ def test_rows_are_few_where_an_input_has_several_dims_of_them() -> None:
     assert (sizes["T"], sizes["G"], sizes["Hkv"], sizes["B"]) == (8, 8, 2, 2)
 
 
+def test_rows_are_few_where_an_input_would_have_millions_of_elements() -> None:
+    """Two products make the scores, one of them over what all heads share: no dim is a batch's."""
+
+    def heads(q: Tensor, k: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        return softmax(contract(q, k, "D") + contract(p, r, "R"), "L")
+
+    inputs = {"q": "B H D", "k": "B L H D", "p": "B H R", "r": "B L R"}
+    dynamic = {"B": 64, "H": 64, "L": 4096}
+    source = Recipe(inputs=inputs, output="B H L", dynamic=dynamic, reference=lambda *_: None)
+    spec = trace(source(heads), Shape("a test", {"D": 64, "R": 32}), DType.FP16)
+    sizes = Gate(spec, source, DType.FP16).sizes()
+    assert (sizes["B"], sizes["H"], sizes["L"]) == (2, 8, 256)
+
+
 def test_weights_per_head_are_no_activations_though_heads_are_dynamic() -> None:
     source = load_recipe("qk_layer_norm_attention")
     own = Gate(trace(source, source.shapes[0], DType.FP16), source, DType.FP16)
