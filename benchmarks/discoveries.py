@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirage_kernels.generator.ir import DType, Graph, Node, dumps, retile, to_json, to_text
-from mirage_kernels.generator.pipeline import Request, mugraphs, searched
+from mirage_kernels.generator.pipeline import Request, goal_of, searched
 from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.search.select import Ranked, rank
+from mirage_kernels.generator.search.select import Ranked, mugraphs, rank
 from mirage_kernels.generator.target import target
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,7 +110,7 @@ def found(recipe: str) -> tuple[str, dict[str, Ranked]]:
     request = Request(source, source.shapes[0], DType.FP16)
     spec = trace(source, request.shape, request.dtype)
     outcome = searched(request, jobs=2, progress=lambda event: None, store=None)
-    ranked = rank(mugraphs(outcome, request, spec), spec, target(request.arch))
+    ranked = rank(mugraphs(outcome.programs, goal_of(request, spec)), spec, target(request.arch))
     counts = outcome.counts
     sentence = (
         f"At {request.shape.source} ({', '.join(f'{d}={n}' for d, n in request.shape.dims.items())}"

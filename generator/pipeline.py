@@ -36,10 +36,9 @@ from mirage_kernels.generator.request import Event, Progress, Request
 from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.search.cases import Case, full_cases, small_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
-from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.select import Ranked, Refusal, choose, rank
+from mirage_kernels.generator.search.lower import Goal
+from mirage_kernels.generator.search.select import Ranked, Refusal, choose, mugraphs, rank
 from mirage_kernels.generator.search.sketch import Found, Limits
-from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import run_search, search_job
 from mirage_kernels.generator.search.verify import Proof, prove
 from mirage_kernels.generator.target import target
@@ -81,7 +80,7 @@ def generate(
         raise _nothing_found(found, request.recipe.name)
     with clock.stage("rank"):
         progress(Event("rank", 0, 0, f"{len(found.programs)} proved muGraphs"))
-        ranked = rank(mugraphs(found, request, spec), spec, on)
+        ranked = rank(mugraphs(found.programs, goal_of(request, spec)), spec, on)
     with clock.stage("choose"):
         choice = _choose(request, spec, ranked)
         line = choice.ranked.line().strip()
@@ -142,10 +141,10 @@ def searched(request: Request, *, jobs: int, progress: Progress, store: Store | 
     return _searched[job.key]
 
 
-def mugraphs(found: Found, request: Request, spec: Graph) -> list[Graph]:
-    """Return what a search found as muGraphs at a shape, exponentials made safe."""
-    goal = Goal(spec, output_type(request.recipe, request.shape, request.dtype), request.dtype, {})
-    return [stabilise(lower(program, goal), request.dtype) for program in found.programs]
+def goal_of(request: Request, spec: Graph) -> Goal:
+    """Return what a search's programs are lowered for at a shape."""
+    result = output_type(request.recipe, request.shape, request.dtype)
+    return Goal(spec, result, request.dtype, {})
 
 
 @dataclass(frozen=True)

@@ -37,13 +37,27 @@ _RULES: dict[str, Callable[..., Fraction]] = {  # from the node's name and its o
     "both": lambda name, a, b: expsums.mask(a, b),
     "where": lambda name, *args: expsums.where(*args),
 }
+# The same where an operand is a logarithm, and the others are exponents: from what they are of.
+_OF_LOGARITHMS: dict[str, Callable[..., Fraction]] = {
+    "neg": lambda a: expsums.number(1) / a,
+    "add": lambda a, b: a * b,
+    "sub": lambda a, b: a / b,
+}
 
 
-def degree_reading(sizes: Extents) -> Reading[Fraction]:
-    """Return the reading at the given extents, of a graph outside of blocks."""
+def degree_reading(sizes: Extents, *, exponents: bool = True) -> Reading[Fraction]:
+    """Return the reading at the given extents, of a graph outside of blocks.
+
+    Without `exponents` the logarithm is a random function like others.
+    """
+
+    laws = _RULES if not exponents else {**_RULES, "log": lambda name, a: a.log()}
 
     def elementwise(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        rule = _RULES.get(node.op)
+        made = _of_logarithms(node.op, args)
+        if made is not None:
+            return [made]
+        args, rule = _numbers(node, args), laws.get(node.op)
         return [rule(node.name, *args) if rule else args[0].called(node.op, node.name)]
 
     def source(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
@@ -55,7 +69,7 @@ def degree_reading(sizes: Extents) -> Reading[Fraction]:
         return [expsums.number(size, along, exact=node.op != "iota")]
 
     def total(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        product = reduce(operator.mul, args)
+        product = reduce(operator.mul, _numbers(node, args) if node.op == "contract" else args)
         return [product.total(node.over, product.along.get(node.over, 1))]
 
     def peak(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
@@ -154,10 +168,27 @@ class _Block:
             axes = (self.space.loop,)
         if node.op == "last":
             return [args[0].at_one(_at(axes[0]))]
-        value = args[0].rescaled(args[1]) if node.op.endswith("rescaled") else args[0]
+        value = args[0]
+        if node.op.endswith("rescaled"):
+            value = _numbers(node, args)[0].rescaled(args[1])
         for axis in map(_at, axes):
             value = value.total(axis, self.counts[axis])
         return [value]
+
+
+def _of_logarithms(op: str, args: Sequence[Fraction]) -> Fraction | None:
+    """Return an op's result where it has a law for logarithms, and one of its operands is one."""
+    if not any(a.logged for a in args) or not all(a.logged or a.plain for a in args):
+        return None
+    if op == "exp":
+        return args[0].raised
+    rule = _OF_LOGARITHMS.get(op)
+    return replace(rule(*(a.raised for a in args)), logged=True) if rule else None
+
+
+def _numbers(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+    """Return operands where logarithms count as numbers: as a random function's results."""
+    return [a.called("log", f"{node.name}.{i}") if a.logged else a for i, a in enumerate(args)]
 
 
 def _at(axis: Axis) -> str:
@@ -183,13 +214,15 @@ def failure_probability(spec: Graph, candidate: Graph, sizes: Extents, p: int) -
                 along = {d: sizes[d] for d in type_.names}
                 drawn = expsums.variable(along, tied=i == tied)
                 inputs.append(drawn if type_.dtype.is_real else expsums.number(largest, along))
-            found.append(results(graph, inputs, degree_reading(sizes)))
+            reading = degree_reading(sizes, exponents=bool(spec.of("exp")))
+            found.append(results(graph, inputs, reading))
         bounds.append(max(_differing(a, b, p) for a, b in zip(*found, strict=True)))
     return min(bounds)
 
 
 def _differing(a: Fraction, b: Fraction, p: int) -> float:
     """Return how likely two elements agree that differ, or calls that they depend on collide."""
+    a, b = (x.called("log", "result") if x.logged else x for x in (a, b))
     collisions = 0.0
     for x, y in combinations_with_replacement([*a.calls.values(), *b.calls.values()], 2):
         pairs = x.number * (x.number - 1) // 2 if x is y else x.number * y.number

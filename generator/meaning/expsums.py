@@ -196,12 +196,14 @@ class Fraction:
     below: Coordinates = frozenset()  # coordinates that the denominator varies along
     calls: Mapping[str, Call] = field(default_factory=dict)
     exact: bool = False  # a number of just that height
+    logged: bool = False  # the value is the logarithm of this fraction
 
     def moved(self, to: Move, along: Extents, *, prefix: str = "") -> Fraction:
         """Return the same element along other coordinates, its calls by other names."""
         top, bottom = self.top.moved(to), self.bottom.moved(to)
         calls = {prefix + n: replace(c, along=to(c.along)) for n, c in self.calls.items()}
-        return Fraction(top, bottom, self.scale, along, to(self.below), calls)
+        moved = Fraction(top, bottom, self.scale, along, to(self.below), calls)
+        return replace(moved, logged=self.logged)
 
     def joined(self, other: Fraction, top: Terms, bottom: Terms, scale: int) -> Fraction:
         """Return a fraction that varies where two do and depends on the calls of both."""
@@ -238,7 +240,7 @@ class Fraction:
 
     def exp(self) -> Fraction:
         """Return the power that it is the exponent of; raises VerifyError for powers of powers."""
-        if not (self.top.plain and self.bottom.plain):
+        if not self.plain:
             raise VerifyError("exp of a value that depends on another exp has no failure bound")
         return replace(self.power(), calls=self.calls)
 
@@ -251,17 +253,33 @@ class Fraction:
         call = Call(function, Fraction(self.top, self.bottom, self.scale), frozenset(self.along))
         return replace(variable(self.along), calls=_merged(self.calls, {name: call}))
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing in it has been through exp."""
+        return self.top.plain and self.bottom.plain
+
+    def log(self) -> Fraction:
+        """Return the logarithm, which is known by this."""
+        return replace(self, logged=True, exact=False)
+
+    @property
+    def raised(self) -> Fraction:
+        """What this is the logarithm of; any other exponent's power."""
+        return replace(self, logged=False) if self.logged else self.exp()
+
     def total(self, coordinate: str, length: int) -> Fraction:
-        """Return the sum along a coordinate of that extent."""
+        """Return the sum along a coordinate of that extent; of logarithms, that of the product."""
         top, bottom = self.top, self.bottom
-        if coordinate in self.below:
+        if self.logged:
+            top, bottom = top.to_the(length), bottom.to_the(length)
+        elif coordinate in self.below:
             top, bottom = top * bottom.to_the(length - 1), bottom.to_the(length)
         calls = {
             name: replace(c, number=c.number * length) if coordinate in c.along else c
             for name, c in self.calls.items()
         }
-        whole = replace(self, top=top.summed(coordinate, length), bottom=bottom, calls=calls)
-        return whole.at_one(coordinate)
+        top = top if self.logged else top.summed(coordinate, length)
+        return replace(self, top=top, bottom=bottom, calls=calls).at_one(coordinate)
 
     def at_one(self, coordinate: str) -> Fraction:
         """Return the value at one place along a coordinate."""

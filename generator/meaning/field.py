@@ -5,6 +5,8 @@ A number is a pair: its part mod p, and its part mod q, which is what `exp` turn
 of an element of order q. What has been through exp has no part mod q (at most one exp on a path).
 A `peak` is an arbitrary element, drawn anew for every row, block and step, whatever it bounds: what
 does not depend on it is right for the maximum too.
+A logarithm is known by what it is the logarithm of, a third part: log(x) + y is log(x * exp(y)),
+and exp of it is x. For everything else it is a random function of that.
 Functions without a law in the field (sqrt, silu, ...) are random functions: a keyed hash of their
 argument, the same on both sides of a comparison. Dividing by zero has no result: it is refused.
 Source: section 5 of the Mirage paper (arXiv 2405.05751); larger primes than its p = 227.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +31,7 @@ Int = npt.NDArray[np.int64]
 SAFE_PRIMES = (2147483579, 2147483123, 2147482763, 2147481563)
 
 LAWLESS = (
-    *("log", "sqrt", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
+    *("sqrt", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
     *("abs", "softplus", "mish", "elu"),
 )
 
@@ -63,7 +65,10 @@ class Field:
         return self.p, self.q
 
     def each(self, function: Callable[..., Int], *operands: Parts) -> Parts:
-        """Apply a ring operation to both parts; the second is lost where one operand lacks it."""
+        """Apply a ring operation to both parts; the second is lost where one operand lacks it.
+
+        That something is a logarithm is lost, too.
+        """
         return tuple(
             np.asarray(function(*parts)) % modulus
             for parts, modulus in zip(zip(*operands, strict=False), self.moduli, strict=False)
@@ -77,10 +82,29 @@ class Field:
         return tuple(inverse(y, m) for y, m in each)
 
     def exp(self, x: Parts) -> Parts:
-        """Return the power of the root that the part mod q is."""
+        """Return the power of the root that the part mod q is, or what x is the logarithm of."""
         if len(x) < 2:
             raise GraphError("exp of a value that depends on another exp has no law in the field")
-        return (root_to_the(_ints(x[1]), self),)
+        return (x[2],) if len(x) == 3 else (root_to_the(_ints(x[1]), self),)
+
+    def log(self, x: Parts) -> Parts:
+        """Return the logarithm; without exponents it is a random function like others."""
+        found = self.function("log", x[:1])
+        return (*found, x[0]) if self.exponents else found
+
+    def added(self, function: Callable[..., Int], a: Parts, b: Parts) -> Parts:
+        """Return a + b or a - b, a logarithm where one of them is and both are exponents."""
+        if 3 not in (len(a), len(b)) or 1 in (len(a), len(b)):
+            return self.each(function, a, b)
+        other = self.exp(b) if function is np.add else self.inverse(self.exp(b))
+        return self.log(self.each(np.multiply, self.exp(a), other))
+
+    def summed(self, x: Parts, axis: int) -> Parts:
+        """Return the sum along an axis; of logarithms, the logarithm of the product."""
+        if len(x) < 3:
+            return self.each(partial(np.sum, axis=axis), x)
+        factors = np.moveaxis(_ints(x[2]), axis, 0)
+        return self.log((reduce(lambda a, b: _ints(a) * _ints(b) % self.p, factors),))
 
     def function(self, name: str, x: Parts) -> Parts:
         """Return a random function of a number."""
@@ -211,13 +235,14 @@ def field_arithmetic(field: Field) -> Arithmetic:
     """Return the arithmetic of one draw."""
     each = field.each
     elementwise: dict[str, Callable[..., Parts]] = {
-        "neg": partial(each, np.negative),
+        "neg": lambda x: field.added(np.subtract, field.number(np.asarray(0)), x),
         "square": partial(each, np.square),
-        "add": partial(each, np.add),
-        "sub": partial(each, np.subtract),
+        "add": partial(field.added, np.add),
+        "sub": partial(field.added, np.subtract),
         "mul": partial(each, np.multiply),
         "div": lambda a, b: each(np.multiply, a, field.inverse(b)),
         "exp": field.exp,
+        "log": field.log,
         "rsqrt": lambda x: field.inverse(field.function("sqrt", x)),
         "max": field.maximum,
         **{name: partial(field.function, name) for name in LAWLESS},
@@ -231,7 +256,7 @@ def field_arithmetic(field: Field) -> Arithmetic:
     return Arithmetic(
         "field",
         elementwise,
-        lambda x, axis: each(partial(np.sum, axis=axis), x),
+        field.summed,
         matmul,
         number=field.number,
         peak=field.arbitrary,

@@ -248,13 +248,25 @@ def _measured(proved: KernelRecord, recipe_files: Sequence[str]) -> KernelRecord
     try:
         check_graph(proved.graph)
         recipe, spec = _recipe_of(proved, recipe_files)
-        gate = Gate(spec, recipe, proved.storage)
-        _require_errors(proved, gate.measure(proved.graph))
+        _require_errors(proved, _gate_of(recipe, spec, proved.storage).measure(proved.graph))
         made = replace(proved, summary=recipe.summary)
         recipe_sources([made])
         return made
     except Exception as error:  # as above
         return _sentence_of(error)
+
+
+_gates: list[Gate] = []
+
+
+def _gate_of(recipe: Recipe, spec: Graph, dtype: DType) -> Gate:
+    """Return a recipe's gate, the same one for all shapes: it has extents of its own."""
+    known = next((g for g in _gates if g.recipe is recipe and g.dtype is dtype), None)
+    if known is None:
+        known = Gate(spec, recipe, dtype)
+        _gates[len(recipe.dtypes) - 1 :] = []  # records come recipe by recipe
+        _gates.insert(0, known)
+    return known
 
 
 def _require_errors(record: KernelRecord, measured: Sequence[Measured]) -> None:

@@ -122,9 +122,9 @@ def _looked_up(field: Field) -> Arithmetic:
         return tuple(np.asarray(x) * table[np.asarray(y)] % m for x, y, table, m in parts)
 
     def exp(x: Parts) -> Parts:
-        if len(x) < len(moduli):
-            return plain.elementwise["exp"](x)
-        return (powers[np.asarray(x[1])],)
+        if len(x) == len(moduli):
+            return (powers[np.asarray(x[1])],)
+        return plain.elementwise["exp"](x)  # of another exp: refused; of a logarithm
 
     return replace(plain, elementwise={**plain.elementwise, "div": divide, "exp": exp})
 

@@ -12,13 +12,16 @@ Where a recipe masks positions, one more has short lengths and large garbage bey
 of keys and values have: a peak that covers what is masked makes all that is seen underflow. The
 spec's masks say which elements of which inputs nothing looks at; that results do not depend on them
 is confirmed by evaluating the spec on other values there.
+Where a recipe has a softmax, its scores also lie on one side, far from 0 (`search/scores.py`).
+Weights are then as inexact as rounding makes scores of such a size: the unfused program tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +36,12 @@ from mirage_kernels.generator.ir import (
     retile,
     with_precision,
 )
-from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.arrays import Array, Part, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results, walk
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.search.cases import seen_dims, summed_dims
+from mirage_kernels.generator.search.scores import EVERYWHERE, Drawn, Shifts, scores_of
 from mirage_kernels.generator.search.stabilise import stabilise
 
 Real = npt.NDArray[np.float64]
@@ -75,7 +79,8 @@ EPSILON = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
 SAME = 1e-9  # relative difference of float64 results up to which they are the same
 
 LONG, WIDE = 256, 64  # extents of dims that are summed along, and of the others
-NARROW = 8  # of the others where an input has several of them
+NARROW = 8  # of the others where an input has several of them, or very many elements
+MOST_ELEMENTS = 2**20
 FEW = 2  # of those that only number independent problems
 TILES = {LONG: 96, WIDE: 24, NARROW: 3, FEW: 1}
 
@@ -98,9 +103,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One exact result, and the errors of a rounding and of the unfused program."""
+    """One exact result where a distribution says, the errors of a rounding and of the unfused."""
 
     exact: Array
+    at: Bools
     rounded: float
     unfused: float
     finite: Bools  # where the unfused program's result is finite
@@ -108,11 +114,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Reference:
-    """One distribution's inputs and results."""
+    """One draw of inputs, and by distribution what is wanted of each result."""
 
-    distribution: Distribution
     inputs: list[Array]
-    results: list[Wanted]
+    wanted: dict[str, list[Wanted]]
 
 
 @dataclass(frozen=True)
@@ -133,8 +138,10 @@ class Gate:
         sizes |= dict.fromkeys(summed_dims(self.spec), LONG)
         sizes |= dict.fromkeys(batch_dims(self.spec), FEW)
         for node in self.spec.inputs:
-            wide = [d for d in node.out.type.names if sizes[d] in (WIDE, NARROW)]
-            sizes |= dict.fromkeys(wide, NARROW) if len(wide) > 1 else {}
+            names = node.out.type.names
+            wide = [d for d in names if sizes[d] in (WIDE, NARROW)]
+            large = prod(sizes[d] for d in names) > MOST_ELEMENTS
+            sizes |= dict.fromkeys(wide, NARROW) if len(wide) > 1 or large else {}
         return sizes
 
     def tiles(self) -> dict[str, int]:
@@ -145,22 +152,40 @@ class Gate:
 
     def inputs(self, distribution: Distribution) -> list[Array]:
         """Return float64 inputs holding values that the storage type can hold."""
-        rng = np.random.default_rng((self.seed, 3))
-        sizes, drawn = self.sizes(), []
+        drawn = []
+        for node, data in zip(
+            self.spec.inputs, self._drawn(distribution.length_share), strict=True
+        ):
+            if isinstance(data, tuple):
+                normal, chance = data
+                scaled, far = normal * distribution.scale, chance < distribution.outlier_share
+                data = np.where(far, np.sign(scaled) * distribution.outlier, scaled)
+            x = Array(node.out.type.names, (data,), node.out.type.dtype is not DType.INT32)
+            drawn.append(self._stored(x))
+        return drawn
+
+    @cached_property
+    def _drawn(self) -> Callable[[float], list[Part | tuple[Real, Real]]]:
+        return cache(self._raw)
+
+    def _raw(self, length_share: float) -> list[Part | tuple[Real, Real]]:
+        """Return what distributions share, of activations normal numbers and uniform ones."""
+        rng, sizes = np.random.default_rng((self.seed, 3)), self.sizes()
+        drawn: list[Part | tuple[Real, Real]] = []
         for node in self.spec.inputs:
-            names, real = node.out.type.names, node.out.type.dtype is not DType.INT32
-            shape = tuple(sizes[d] for d in names)
-            if not real:
-                least, largest = self.recipe.range_of(node.name, sizes)
-                longest = least + int(distribution.length_share * (largest - least))
-                drawn.append(Array(names, (rng.integers(least, longest + 1, shape),), real))
-                continue
-            data = np.asarray(self.recipe.scalars.get(node.name, 1.0), np.float64)
-            if names:
-                is_weight = self.recipe.is_weight(node.name)
-                rough = _drawn(shape, None if is_weight else distribution, rng)
-                data = np.asarray(round_to(rough, self.dtype), np.float64)
-            drawn.append(Array(names, (data,)))
+            name, shape = node.name, tuple(sizes[d] for d in node.out.type.names)
+            if node.out.type.dtype is DType.INT32:
+                least, largest = self.recipe.range_of(name, sizes)
+                longest = least + int(length_share * (largest - least))
+                drawn.append(rng.integers(least, longest + 1, shape))
+            elif not shape:
+                drawn.append(np.asarray(self.recipe.scalars.get(name, 1.0), np.float64))
+            elif not self.recipe.is_weight(name):
+                drawn.append((rng.standard_normal(shape), rng.random(shape)))
+            elif len(shape) == 1:
+                drawn.append(rng.uniform(0.5, 4.0, shape))
+            else:
+                drawn.append(rng.standard_normal(shape) / np.sqrt(shape[-1]))
         return drawn
 
     def measure(self, candidate: Graph) -> tuple[Measured, ...]:
@@ -170,14 +195,15 @@ class Gate:
         found = []
         for reference in self.references:
             made = results(cut, reference.inputs, storage)
-            pairs = zip(made, reference.results, strict=True)
-            judged = [self._judged(reference.distribution.name, *pair) for pair in pairs]
-            found.append(judged[0])
+            for name, wanted in reference.wanted.items():
+                judged = [self._judged(name, *pair) for pair in zip(made, wanted, strict=True)]
+                found.append(judged[0])
         return tuple(found)
 
     def _judged(self, name: str, made: Array, wanted: Wanted) -> Measured:
-        where, exact, finite = f"on the distribution {name!r}", wanted.exact, wanted.finite
-        if finite.any() and not finite.all():  # the unfused program overflows at other places
+        where, exact, at = f"on the distribution {name!r}", wanted.exact, wanted.at
+        finite = wanted.finite & at
+        if finite.any() and (finite != at).any():  # the unfused program overflows at other places
             error = relative_error(made, exact, at=finite)
             alone = relative_error(rounded(exact, self.dtype), exact, at=finite)
             if not error <= ROUNDINGS * max(EPSILON[self.dtype], alone):
@@ -185,7 +211,7 @@ class Gate:
                     f"error {error:.2e} {where}, where the unfused program is finite, "
                     f"is more than {ROUNDINGS} times that of a rounding"
                 )
-        error, beyond = relative_error(made, exact), ""
+        error, beyond = relative_error(made, exact, at=at), ""
         if not error <= self.recipe.tolerance * wanted.unfused:
             times = f"{self.recipe.tolerance:g} times the unfused program's"
             beyond = f"{times} {wanted.unfused:.2e}"
@@ -199,7 +225,26 @@ class Gate:
     def references(self) -> tuple[Reference, ...]:
         """The inputs of every distribution, the exact results and the unfused program's errors."""
         stale = (STALE,) if self.hidden else ()
-        return tuple(self._reference(d) for d in (*DISTRIBUTIONS, *stale))
+        usual = [
+            self._reference(Drawn(self.inputs(d), {d.name: EVERYWHERE}), garbage=d.garbage)
+            for d in (*DISTRIBUTIONS, *stale)
+        ]
+        sided = [self._reference(drawn, far=True) for drawn in self.one_sided()]
+        return (*usual, *sided)
+
+    def one_sided(self) -> Iterator[Drawn]:
+        """Yield inputs on which scores lie on one side, as the storage type can hold them."""
+        base, sizes, safe = self.inputs(DISTRIBUTIONS[0]), self.sizes(), self.safe
+        hidden = hidden_positions(safe, base, sizes, seed=self.seed)
+        for scores in scores_of(safe):
+            for drawn in Shifts(scores, base, hidden, sizes, self.seed).draws():
+                yield replace(drawn, inputs=[*map(self._stored, drawn.inputs)])
+
+    def _stored(self, x: Array) -> Array:
+        """Return an input as a tensor holds it; positions and scalars stay."""
+        if not x.real or not x.dims:
+            return x
+        return Array(x.dims, (np.asarray(round_to(x.parts[0], self.dtype), np.float64),))
 
     @cached_property
     def safe(self) -> Graph:
@@ -214,28 +259,35 @@ class Gate:
         """
         return hidden_positions(self.safe, self.inputs(STALE), self.sizes(), seed=self.seed)
 
-    def _reference(self, distribution: Distribution) -> Reference:
-        inputs, sizes, dtype = self.inputs(distribution), self.sizes(), self.dtype
+    def _reference(self, drawn: Drawn, *, garbage: float = 0.0, far: bool = False) -> Reference:
+        """Return what is wanted on a draw; `far`: its scores are, and rounding shows in weights."""
+        sizes, dtype, inputs = self.sizes(), self.dtype, [*drawn.inputs]
         exact = results(self.safe, inputs, array_reading(FLOAT64, sizes))
         rng = np.random.default_rng(4)
-        for i, at in self.hidden.items() if distribution.garbage else ():
-            signs = rng.choice((-distribution.garbage, distribution.garbage), at.shape)
-            garbage = np.asarray(round_to(signs, dtype))
-            inputs[i] = Array(inputs[i].dims, (np.where(at, garbage, inputs[i].parts[0]),))
+        for i, at in self.hidden.items() if garbage else ():
+            signs = rng.choice((-garbage, garbage), at.shape)
+            hiding = np.asarray(round_to(signs, dtype))
+            inputs[i] = Array(inputs[i].dims, (np.where(at, hiding, inputs[i].parts[0]),))
         narrow = [
             Array(a.dims, (np.asarray(a.parts[0], np.float32),)) if a.real else a for a in inputs
         ]
         theirs = results(self.unfused(), narrow, array_reading(STORAGE, sizes))
-        wanted = [
-            Wanted(
-                one,
-                max(EPSILON[dtype], relative_error(rounded(one, dtype), one)),
-                relative_error(unfused, one),
-                np.isfinite(unfused.over(one.dims).parts[0]),
-            )
-            for one, unfused in zip(exact, theirs, strict=True)
-        ]
-        return Reference(distribution, narrow, wanted)
+        pairs = list(zip(exact, theirs, strict=True))
+        wanted = {
+            name: [self._wanted(rows, *pair, far=far) for pair in pairs]
+            for name, rows in drawn.rows.items()
+        }
+        return Reference(narrow, wanted)
+
+    def _wanted(self, rows: Array, exact: Array, unfused: Array, *, far: bool) -> Wanted:
+        chosen = np.asarray(rows.over(exact.dims).parts[0], np.bool_)
+        at = np.broadcast_to(chosen, exact.parts[0].shape)
+        error = relative_error(unfused, exact, at=at)
+        rounding = relative_error(rounded(exact, self.dtype), exact, at=at)
+        if far and np.isfinite(error):
+            rounding = error
+        finite = np.isfinite(unfused.over(exact.dims).parts[0])
+        return Wanted(exact, at, max(EPSILON[self.dtype], rounding), error, finite)
 
     def unfused(self) -> Graph:
         """Return the spec as separate kernels would run it: rounded around matrix products."""
@@ -246,17 +298,6 @@ class Gate:
                 node = replace(node, outs=(Value(node.name, type_),))
             nodes.append(node)
         return replace(self.safe, nodes=tuple(nodes))
-
-
-def _drawn(shape: tuple[int, ...], of: Distribution | None, rng: np.random.Generator) -> Real:
-    """Return activations of a distribution, or weights."""
-    if of is None and len(shape) == 1:
-        return rng.uniform(0.5, 4.0, shape)
-    data = rng.standard_normal(shape)
-    if of is None:
-        return np.asarray(data / np.sqrt(shape[-1]))
-    data = data * of.scale
-    return np.where(rng.random(shape) < of.outlier_share, np.sign(data) * of.outlier, data)
 
 
 def batch_dims(spec: Graph) -> frozenset[str]:
@@ -317,7 +358,7 @@ def rounded(exact: Array, dtype: DType) -> Array:
 
 
 def relative_error(found: Array, exact: Array, *, at: Bools | None = None) -> float:
-    """Return ||found - exact|| / ||exact||, at some places or all.
+    """Return ||found - exact|| / ||exact||, at some places or all; 0 where both are 0.
 
     Infinite where a finite result became inf or nan.
     """
@@ -326,4 +367,5 @@ def relative_error(found: Array, exact: Array, *, at: Bools | None = None) -> fl
     b = np.asarray(exact.parts[0], np.float64)[places]
     if not np.isfinite(a).all():
         return float("inf")
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+    off, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
+    return off / size if size or off else 0.0

@@ -27,7 +27,8 @@ from mirage_kernels.generator.search.sketch import (
     in_order,
     settings,
 )
-from mirage_kernels.generator.search.values import Saturation, Values, Vocabulary
+from mirage_kernels.generator.search.values import Saturation, Values
+from mirage_kernels.generator.search.vocabulary import Vocabulary
 from mirage_kernels.generator.target import Target
 
 LARGEST_TILE = 256  # elements of one dim that a block holds whole

@@ -11,6 +11,9 @@ from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.meaning.cost import Estimate, estimate
 from mirage_kernels.generator.search.extract import FEW, nominal_sizes
 from mirage_kernels.generator.search.gate import batch_dims
+from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.sketch import ProgramSketch
+from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.target import Target
 
 _ROW_TILES = (16, 32, 64)
@@ -40,6 +43,11 @@ class Ranked:
         return f"{self.estimate.microseconds:6.2f} us  {' then '.join(words)}"
 
 
+def mugraphs(programs: Sequence[ProgramSketch], goal: Goal) -> list[Graph]:
+    """Return what a search found as muGraphs of a goal, exponentials made safe."""
+    return [stabilise(lower(program, goal), goal.storage) for program in programs]
+
+
 def rank(graphs: Sequence[Graph], spec: Graph, on: Target) -> list[Ranked]:
     """Return the muGraphs by predicted time, fewest nodes first among equals, then as found.
 
@@ -67,13 +75,17 @@ def tile_choices(
 ) -> dict[str, tuple[int, ...]]:
     """Return the tile sizes to try, by `Axis.tile_key`; dims in `alike` are cut into single items.
 
-    A dim that is shorter than the smallest choice stays whole.
+    So may be rows: dims that no product and no contiguous access of a kernel is along. A dim that
+    is shorter than the smallest choice stays whole.
     """
     choices: dict[str, tuple[int, ...]] = {}
     dynamic = {d.name for n in graph.nodes for v in n.outs for d in v.type.dims if d.dynamic}
-    for space in (n.body.space for n in graph.blocks if n.body and n.body.space):
+    for body, space in ((n.body, n.body.space) for n in graph.blocks if n.body and n.body.space):
+        rows = {a.dim for a in space.grid} - _along_tiles(body)
         for axis in space.axes:
             wanted = (FEW,) if axis.dim in dynamic else _ROW_TILES
+            if axis.dim in rows:
+                wanted = (1, *wanted)
             if axis is space.loop:
                 wanted = _LOOP_TILES
             elif axis.reduced:
@@ -83,6 +95,13 @@ def tile_choices(
             size = sizes.get(axis.dim, axis.tile)
             choices[axis.tile_key] = tuple(t for t in wanted if t <= size) or (size,)
     return choices
+
+
+def _along_tiles(block: Graph) -> set[str]:
+    """Return the dims that a block wants several elements of: of products, and contiguous ones."""
+    stored = [n.out.type.names[-1:] for n in block.of("input", "output")]
+    multiplied = [block.values[a].type.names for n in block.of("contract") for a in n.args]
+    return {d for names in (*stored, *multiplied) for d in names}
 
 
 @dataclass(frozen=True)

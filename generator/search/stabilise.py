@@ -8,6 +8,11 @@ carries it rescales: an accumulator whenever the running peak rises, the blocks 
 combine, a last kernel by the peaks that the first one stores beside its partial sums. The rewrite
 knows no recipe; that its result is right for any peak at all is proved like everything else.
 
+An exp that is not summed itself is taken relative to the peak of the sum that divides it, or that
+it is added to, wherever that was made. The logarithm of a sum gets the peak back:
+
+    log(sum(exp(s)))  ->  m + log(sum(exp(s - m)))
+
 A program in which a degree is left over, or meets a function without a law, stays as it was: then
 the numeric gate says whether it is safe.
 """
@@ -57,7 +62,7 @@ def stabilise(graph: Graph, storage: DType) -> Graph:
             else:
                 kernels.need(node.name)
         _require(not any(kernels.degrees[name] for name in graph.outputs))
-        return check(kernels.builder.graph(graph.outputs))
+        return check(without_unused(kernels.builder.graph(graph.outputs)))
     except _UnstableError:
         return graph
 
@@ -92,7 +97,13 @@ class _Rewrite:
         for arg in node.args:
             self.need(arg)
         rules = {"exp": self.exp, "sum": self.total, "contract": self.total}
-        rules |= {"accum": self.carry, "combine": self.carry}
+        rules |= {
+            "accum": self.carry,
+            "combine": self.carry,
+            "div": self.aligned,
+            "add": self.aligned,
+        }
+        rules |= {"log": self.log}
         rules.get(node.op, self.keep)(node)
 
     def keep(self, node: Node) -> None:
@@ -175,6 +186,53 @@ class _Rewrite:
         self.builder.add(replace(node, op=f"{node.op}_rescaled", args=(node.args[0], peak)))
         self.degrees[node.name] = {after: 1}
 
+    def aligned(self, node: Node) -> None:
+        """Divide or add; what no peak was taken from is taken relative to the other's peak."""
+        args = [*node.args]
+        for i, other in ((0, args[1]), (1, args[0])) if node.op == "add" else ((0, args[1]),):
+            degree = self.degrees[other]
+            if not self.degrees[args[i]] and list(degree.values()) == [1]:
+                args[i] = self.relative(args[i], *degree) or args[i]
+        self.keep(replace(node, args=tuple(args)))
+
+    def relative(self, name: str, peak: str) -> str:
+        """Return a value times exp(-peak), made of an exp of less; "" where there is none.
+
+        Raises where the peak is known to other blocks only.
+        """
+        node = self.graph.producers[name]
+        masks = node.op == "where" and self.is_zero(node.args[2])
+        if node.op == "exp":
+            _require(peak in self.builder.types)
+            lowered = self.add("sub", (node.args[0], peak), f"lowered_{node.args[0]}")
+            made = self.add("exp", (lowered,), f"lowered_{name}")
+        elif node.op in ("mul", "div", "neg") or masks:
+            args, at = [*node.args], 1 if masks else 0
+            for i in range(at, len(args) if node.op == "mul" else at + 1):
+                changed = self.relative(args[i], peak)
+                if changed:
+                    args[i] = changed
+                    break
+            else:
+                return ""
+            made = self.add(node.op, tuple(args), f"lowered_{name}")
+        else:
+            return ""
+        self.degrees[made] = {peak: 1}
+        return made
+
+    def log(self, node: Node) -> None:
+        """Take the logarithm, and add what the value is relative to."""
+        degree = self.degrees[node.args[0]]
+        if not degree:
+            self.keep(node)
+            return
+        _require(list(degree.values()) == [1] and {*degree} <= {*self.builder.types})
+        (peak,) = degree
+        lowered = self.add("log", node.args, f"lowered_{node.name}")
+        self.builder.add(replace(node, op="add", args=(lowered, peak)))
+        self.degrees[node.name] = {}
+
     def degree_of(self, node: Node) -> Degree:
         """Return the degree of an op's result."""
         args = [self.degrees[a] for a in node.args]
@@ -189,6 +247,16 @@ class _Rewrite:
             return args[0]
         _require(not any(args))
         return {}
+
+
+def without_unused(graph: Graph) -> Graph:
+    """Return a graph without computed values that nothing uses."""
+    used, kept = {*graph.outputs}, list[Node]()
+    for node in reversed(graph.nodes):
+        if node.op == "input" or used & {v.name for v in node.outs}:
+            used.update(node.args)
+            kept.append(node)
+    return replace(graph, nodes=tuple(reversed(kept)))
 
 
 def _plus(*degrees: Degree) -> Degree:
@@ -236,7 +304,8 @@ def _rewrite_block(kernels: _Rewrite, node: Node, storage: DType) -> None:
         block.builder.add(_cut_like(first, Node("output", (peak,), (value,))))
         outs.append(Value(names[peak], type_))
     outputs = (*body.outputs, *(f"{peak}_stored" for peak in peaks))
-    safe = with_precision(block.builder.graph(outputs), storage, squares=False)
+    whole = without_unused(block.builder.graph(outputs))
+    safe = with_precision(whole, storage, squares=False)
     kernels.builder.add(Node("block", tuple(args), tuple(outs), body=safe))
     for out, name in zip(node.outs, body.outputs, strict=True):
         kernels.degrees[out.name] = {names[p]: n for p, n in block.degrees[name].items()}

@@ -17,10 +17,10 @@ derivations form an acyclic and-or graph; programs are taken from it in `extract
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Phase, join_phases, parts_of
@@ -28,13 +28,8 @@ from mirage_kernels.generator.meaning.abstract import (
     COMBINE_PARTS,
     PARTS,
     accum_parts,
-    elementwise,
-    source,
     sum_parts,
-    summed,
-    target_term,
 )
-from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.search.sketch import (
     BOTH,
     GRID,
@@ -44,93 +39,14 @@ from mirage_kernels.generator.search.sketch import (
     DimRoles,
     Dims,
     Leaf,
-    Limits,
     Setting,
     Step,
     TensorInfo,
     View,
 )
+from mirage_kernels.generator.search.vocabulary import Vocabulary
 
 LOAD = "load"  # the step that takes a value from a tensor or a constant
-# Values of a setting where the spec contracts nothing: nearly any two of them might be needed
-# together then, and testing whether they are takes the time (nine products in the square of three).
-VALUES_OF_SUMS = 250
-
-
-class Vocabulary:
-    """What values are made with: the spec's ops by arity, the dims it sums along, its constants.
-
-    And what each op makes of which terms, under both pruners. All settings of a spec share it.
-    """
-
-    def __init__(self, spec: Graph, terms: Terms, limits: Limits) -> None:
-        self.terms, self.limits, self.target = terms, limits, target_term(terms, spec)
-        used = {n.op for n in spec.nodes}
-        own = [op for op in OPS if op in used and OPS[op].kind is Kind.ELEMENTWISE]
-        self.elementwise = {n: tuple(op for op in own if OPS[op].arity == n) for n in (1, 2, 3)}
-        self.sums = tuple(dict.fromkeys(n.over for n in spec.of("sum")))
-        self.contractions = tuple(dict.fromkeys(n.over for n in spec.of("contract")))
-        slow = limits.prune_abstract and not self.contractions
-        self.most_values = min(limits.values, VALUES_OF_SUMS) if slow else limits.values
-        self.zero = terms.leaf("const", "0")
-        self.choices = {
-            atom[2][1:]  # so far the target's atoms are the only ones
-            for atom in terms.atoms
-            if atom[:2] == ("fn", "where") and len(atom[2]) == 3
-        }
-        self.constants = [
-            TensorInfo(n.name, (), source(terms, n), n.out.type.dtype)
-            for n in spec.of("const", "size")
-        ]
-        # Counts of inputs are packed into one number: adding and comparing them are single steps.
-        capacity = terms.occurrences(self.target)
-        counted = sorted(name for name, n in capacity.items() if n < 0x80)  # more are not limited
-        self.shift = {name: 8 * i for i, name in enumerate(counted)}
-        self.high_bits = sum(0x80 << s for s in self.shift.values())
-        self.room = sum(capacity[name] << s for name, s in self.shift.items()) | self.high_bits
-        once: tuple[Callable[..., object], ...] = (self.result, self.ops_on, self._occurrences)
-        for operation in once:
-            setattr(self, operation.__name__, cache(operation))
-
-    def result(
-        self, op: str, args: tuple[int, ...], over: str, parts: tuple[str, ...]
-    ) -> int | None:
-        """Return the term of an op on terms, or None when it can't be needed."""
-        if op in ("sum", "accum", "combine", "contract"):
-            product = self.terms.mul(*args) if op == "contract" else args[0]
-            term = summed(self.terms, product, over, parts)
-        else:
-            term = elementwise(self.terms, op, args)
-        needed = not self.limits.prune_abstract or self.terms.contains(self.target, term)
-        return term if needed else None
-
-    def ops_on(self, low: int, high: int) -> tuple[tuple[str, bool], ...]:
-        """Return the ops on two terms that can be needed, and whether with operands swapped.
-
-        None where the operands together count an input more often than the target does. A
-        contraction can be needed only where the product of its operands can.
-        """
-        room = self.room - self._occurrences(low) - self._occurrences(high)
-        if self.limits.prune_abstract and room & self.high_bits != self.high_bits:
-            return ()
-        ops = []
-        for op in self.elementwise[2]:
-            if self.result(op, (low, high), "", ()) is not None:
-                ops.append((op, False))
-            if not OPS[op].commutative and self.result(op, (high, low), "", ()) is not None:
-                ops.append((op, True))
-        if self.result("mul", (low, high), "", ()) is not None:
-            ops.append(("contract", False))
-        return tuple(ops)
-
-    def _occurrences(self, term: int) -> int:
-        """Return the packed counts of a term; inputs that the target lacks don't count."""
-        counts = self.terms.occurrences(term).items()
-        return sum(min(n, 127) << self.shift[name] for name, n in counts if name in self.shift)
-
-    def is_chosen_between(self, a: int, b: int) -> bool:
-        """Return whether the program may choose between two terms: a mask, or a choice it makes."""
-        return b == self.zero or (a, b) in self.choices or not self.limits.prune_abstract
 
 
 @dataclass(frozen=True)
@@ -298,9 +214,10 @@ class Saturation(Values):
     def _make(self, step: Step) -> Value | None:
         """Return the value of a step; None when it has no type or its term can't be needed."""
         args = [self.values[i] for i in step.args]
-        dtype = _result_dtype(step.op, args)
+        dtype = _result_dtype(step.op, args, lifting=step.op in self.vocabulary.lifting)
         made = self._typed(step, args) if dtype is not None else None
-        if dtype is None or made is None:
+        is_outer = made is not None and self._is_outer(step, args, made[0])
+        if dtype is None or made is None or (is_outer and not self.vocabulary.outer):
             self.counts.pruned["type"] += 1
             return None
         dims, phase, factors = made
@@ -310,17 +227,26 @@ class Saturation(Values):
         if term is None:
             self.counts.pruned["abstract"] += 1
             return None
-        return Value(term, dims, phase, dtype)
+        value = Value(term, dims, phase, dtype)
+        if is_outer and (term, value.names) not in self.vocabulary.outer:
+            self.counts.pruned["type"] += 1
+            return None
+        return value
+
+    def _is_outer(self, step: Step, args: Sequence[Value], dims: Dims) -> bool:
+        """Return whether an elementwise op on numbers has the dims of none of its operands.
+
+        The search makes the spec's own only: products over a new pair of dims are contractions.
+        Positions and truth values may meet along new dims: they are computed where they are used.
+        """
+        counted = all(a.dtype in (DType.INT32, DType.BOOL) for a in args)
+        elementwise = OPS[step.op].kind is Kind.ELEMENTWISE
+        return elementwise and not counted and all(a.dims != dims for a in args)
 
     def _typed(
         self, step: Step, args: Sequence[Value]
     ) -> tuple[Dims, Phase, tuple[str, ...]] | None:
-        """Return dims and phase of a result, and which factors of a sum a step does.
-
-        An elementwise op on numbers has the dims of one of its operands: no outer products (the
-        same rule for every program; products over a new pair of dims are contractions). Positions
-        and truth values may meet along new dims: they are computed where they are used.
-        """
+        """Return dims and phase of a result, and which factors of a sum a step does."""
         met = _met(args)
         if met is None:
             return None
@@ -336,11 +262,7 @@ class Saturation(Values):
         if step.op == "combine":
             ready = phase in (Phase.BEFORE, Phase.AFTER)
             return (together - {part}, Phase.JOINED, COMBINE_PARTS) if ready else None
-        if OPS[step.op].kind is Kind.ELEMENTWISE:
-            counted = all(a.dtype in (DType.INT32, DType.BOOL) for a in args)
-            if not counted and all(a.dims != together for a in args):
-                return None
-        else:
+        if OPS[step.op].kind is not Kind.ELEMENTWISE:
             how = dict(together)[step.over]
             if how == GRID and step.over != split:
                 return None
@@ -361,8 +283,11 @@ def _met(args: Sequence[Value]) -> tuple[Dims, Phase] | None:
     return together, phase
 
 
-def _result_dtype(op: str, args: Sequence[Value]) -> DType | None:
+def _result_dtype(op: str, args: Sequence[Value], *, lifting: bool) -> DType | None:
+    """Return the element type of a result, None where there is none; `lifting` makes ints real."""
     dtypes = {a.dtype for a in args}
+    if lifting and dtypes == {DType.INT32, DType.FP32}:
+        return DType.FP32
     if op == "where":
         return DType.FP32 if [a.dtype for a in args[1:]] == [DType.FP32] * 2 else None
     if op == "less":

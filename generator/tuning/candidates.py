@@ -13,7 +13,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.pipeline import mugraphs, searched
+from mirage_kernels.generator.pipeline import goal_of, searched
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import trace
@@ -36,7 +36,7 @@ from mirage_kernels.generator.schedules.loop import BUCKETS
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
 from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.search.select import rank
+from mirage_kernels.generator.search.select import mugraphs, rank
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Bucket, Key, Tried, Tuned, tuned_kernel
 from mirage_kernels.generator.tuning.choice import has_producers
@@ -162,7 +162,7 @@ def mugraph_forms(
     spec, on = trace(request.recipe, request.shape, request.dtype), target(request.arch)
     found = searched(request, jobs=jobs, progress=progress, store=store)
     gate, kept = Gate(spec, request.recipe, request.dtype), []
-    for ranked in rank(mugraphs(found, request, spec), spec, on):
+    for ranked in rank(mugraphs(found.programs, goal_of(request, spec)), spec, on):
         try:
             graph = with_threads(ranked.graph)
             subject = Subject(request.recipe.name, graph, on)

@@ -22,7 +22,7 @@ from mirage_kernels.generator.ir import (
     TensorType,
     Value,
 )
-from mirage_kernels.generator.language import Tensor, contract, exp, maximum, sqrt, sum
+from mirage_kernels.generator.language import Tensor, contract, exp, log, maximum, sqrt, sum
 from mirage_kernels.generator.meaning.arrays import Array, Parts, array_reading
 from mirage_kernels.generator.meaning.degree import degree_reading, failure_probability
 from mirage_kernels.generator.meaning.expsums import Call, Fraction, variable
@@ -303,6 +303,21 @@ WITH_EXP: Mapping[str, Wrong] = {
         "- - - -",
         lambda a, b, c, d: (exp(a) * c + exp(b) * d) / (exp(a) + exp(b)),
         lambda a, b, c, d: exp(a) * c + exp(b) * d,
+    ),
+    "a logarithm of another sum": (
+        "- - -",
+        lambda a, b, c: log(exp(a) + exp(b)) - c,
+        lambda a, b, c: log(exp(a) + exp(c)) - b,
+    ),
+    "logarithms of a sum": (
+        "- -",
+        lambda a, b: log(exp(a) + exp(b)),
+        lambda a, b: log(exp(a)) + log(exp(b)),
+    ),
+    "a logarithm times another factor": (
+        "- - -",
+        lambda a, b, c: log(exp(a) + exp(b)) * c,
+        lambda a, b, c: log(exp(a) + exp(c)) * b,
     ),
     "dependent exponents": ("- -", lambda a, b: exp(a) + exp(a * a), lambda a, b: exp(a * 2) + 1),
 }

@@ -23,6 +23,7 @@ from mirage_kernels.generator.meaning.field import (
 )
 
 FIELD = draw_field(11, exponents=True)
+ONE: Parts = (np.asarray(1), np.asarray(1))
 
 
 def elements(seed: int, *shape: int) -> Parts:
@@ -111,6 +112,36 @@ def test_a_total_field_has_a_value_for_one_over_zero() -> None:
 def test_exp_of_exp_has_no_law() -> None:
     with pytest.raises(GraphError, match="another exp"):
         apply("exp", apply("exp", elements(0, 3)))
+
+
+def same(a: Parts, b: Parts) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_logarithms_and_powers_undo_each_other() -> None:
+    power = apply("exp", elements(1, 50))
+    assert same(apply("exp", apply("log", power)), power)
+
+
+def test_an_exponent_added_to_a_logarithm_is_a_factor_of_its_argument() -> None:
+    power, x = apply("exp", elements(1, 50)), elements(2, 50)
+    factor = apply("exp", x)
+    for op, of in (("add", "mul"), ("sub", "div")):
+        assert same(apply(op, apply("log", power), x), apply("log", apply(of, power, factor)))
+    assert same(apply("neg", apply("log", power)), apply("log", apply("div", ONE, power)))
+
+
+def test_a_sum_of_logarithms_is_that_of_the_product() -> None:
+    arithmetic, powers = field_arithmetic(FIELD), apply("exp", elements(1, 5, 3))
+    made = arithmetic.total(apply("log", powers), 0)
+    product: Parts = ONE
+    for row in powers[0]:
+        product = apply("mul", product, (row,))
+    assert same(made, apply("log", product))
+
+
+def test_a_logarithm_differs_for_other_numbers() -> None:
+    assert len(np.unique(apply("log", (np.arange(500),))[0])) == 500
 
 
 @pytest.mark.parametrize("name", LAWLESS)

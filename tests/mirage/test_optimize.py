@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 import mirage_kernels.generator as mi
-from mirage_kernels.generator.errors import MirageError, PlanError, SearchError
+from mirage_kernels.generator.errors import MirageError, PlanError, SearchError, VerifyError
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text
 from mirage_kernels.generator.frontend.mirage.optimize import read_options
 from mirage_kernels.generator.frontend.mirage.running import find_compiled, matches
+from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.recipe import catalog
+from mirage_kernels.generator.search.gate import Gate
 
 torch = pytest.importorskip("torch")
 
@@ -81,6 +83,50 @@ def test_attention_is_found_and_safe() -> None:
     (output,) = optimized(inputs=[q, k, v])
     wanted = (q.float() @ k.float()).softmax(-1) @ v.float()
     assert torch.norm(output.float() - wanted) < 0.02 * torch.norm(wanted)
+
+
+@pytest.fixture(scope="module")
+def softmax():
+    graph = mi.new_kernel_graph()
+    graph.mark_output(graph.softmax(graph.new_input(dims=(64, 4096), dtype=mi.float16), 1))
+    return graph.superoptimize()
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0, 30), (500, 1)])
+def test_every_softmax_that_is_returned_is_right_for_scores_of_any_size(
+    softmax, mean: float, deviation: float
+) -> None:
+    generator = torch.Generator().manual_seed(2)
+    x = (mean + deviation * torch.randn((64, 4096), generator=generator)).half()
+    wanted = x.double().softmax(-1)
+    for one in softmax:
+        (output,) = one(inputs=[x])
+        assert torch.norm(output.double() - wanted) < 1e-3 * torch.norm(wanted)
+
+
+def test_softmax_is_one_kernel_with_a_peak(softmax) -> None:
+    (block,) = softmax.found.graph.blocks
+    assert len(softmax) > 1
+    assert [n.op for n in block.body.nodes if n.op == "peak"] == ["peak"]
+
+
+@pytest.mark.parametrize("refused", [1, 1000])
+def test_what_the_numeric_gate_refuses_is_not_returned(recorded, monkeypatch, refused: int) -> None:
+    best, left = recorded.superoptimize(config="mlp"), [VerifyError("error inf")] * refused
+
+    def measure(gate: Gate, candidate: Graph) -> None:
+        if left:
+            raise left.pop()
+
+    monkeypatch.setattr(Gate, "measure", measure)
+    if refused == 1:
+        found = recorded.superoptimize(config="mlp")
+        assert found.found.graph == best[1].found.graph
+    else:
+        with pytest.raises(
+            SearchError, match=r"none of \d+ muGraphs is accurate in fp16: error inf"
+        ):
+            recorded.superoptimize(config="mlp")
 
 
 def test_the_function_takes_grids_and_loops(recorded) -> None:

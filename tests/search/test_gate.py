@@ -14,8 +14,18 @@ from small import Small, drawn
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Value, parts_of, retile
-from mirage_kernels.generator.language import Tensor, contract, exp, positions, sum, where
-from mirage_kernels.generator.meaning.arrays import Array
+from mirage_kernels.generator.language import (
+    Tensor,
+    contract,
+    exp,
+    positions,
+    softmax,
+    sum,
+    where,
+)
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
 from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.gate import (
@@ -25,6 +35,7 @@ from mirage_kernels.generator.search.gate import (
     Measured,
     hidden_positions,
 )
+from mirage_kernels.generator.search.scores import MIXED, TARGETS, near, scores_of
 from mirage_kernels.generator.search.verify import Prover
 
 Fused = Callable[..., Graph]
@@ -145,6 +156,20 @@ def test_rows_are_few_where_an_input_has_several_dims_of_them() -> None:
     assert (sizes["T"], sizes["G"], sizes["Hkv"], sizes["B"]) == (8, 8, 2, 2)
 
 
+def test_rows_are_few_where_an_input_would_have_millions_of_elements() -> None:
+    """Two products make the scores, one of them over what all heads share: no dim is a batch's."""
+
+    def heads(q: Tensor, k: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        return softmax(contract(q, k, "D") + contract(p, r, "R"), "L")
+
+    inputs = {"q": "B H D", "k": "B L H D", "p": "B H R", "r": "B L R"}
+    dynamic = {"B": 64, "H": 64, "L": 4096}
+    source = Recipe(inputs=inputs, output="B H L", dynamic=dynamic, reference=lambda *_: None)
+    spec = trace(source(heads), Shape("a test", {"D": 64, "R": 32}), DType.FP16)
+    sizes = Gate(spec, source, DType.FP16).sizes()
+    assert (sizes["B"], sizes["H"], sizes["L"]) == (2, 8, 256)
+
+
 def test_weights_per_head_are_no_activations_though_heads_are_dynamic() -> None:
     source = load_recipe("qk_layer_norm_attention")
     own = Gate(trace(source, source.shapes[0], DType.FP16), source, DType.FP16)
@@ -167,7 +192,8 @@ def gqa() -> Gate:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_mugraph_that_masks_scores_passes(form: str) -> None:
     found = gqa().measure(attention(gqa().spec, form))
-    assert [m.distribution for m in found] == [d.name for d in (*DISTRIBUTIONS, STALE)]
+    usual, sided = [d.name for d in (*DISTRIBUTIONS, STALE)], [*map(near, TARGETS), MIXED]
+    assert [m.distribution for m in found] == usual + sided
 
 
 @pytest.mark.parametrize("edit", COVERS_THE_MASKED)
@@ -210,7 +236,48 @@ def test_what_is_hidden_stands_beyond_the_length() -> None:
 def test_a_recipe_without_masks_hides_nothing(rms_norm_linear: Recipe) -> None:
     own = gate(rms_norm_linear, DType.FP16)
     assert not own.hidden
-    assert STALE.name not in {r.distribution.name for r in own.references}
+    assert [name for r in own.references for name in r.wanted] == [d.name for d in DISTRIBUTIONS]
+
+
+def dense(program: Callable[..., Tensor], inputs: dict[str, str]) -> Recipe:
+    """Return a recipe of rows that a call brings."""
+    program.__name__ = "dense"
+    declared = Recipe(inputs=inputs, output="M N", dynamic={"M": 64}, reference=lambda *_: None)
+    return declared(program)
+
+
+SCORED = {
+    "softmax": (dense(lambda x: softmax(x, "N"), {"x": "M N"}), {"N": 512}),
+    "softmax of a product": (
+        dense(lambda x, w: softmax(contract(x, w, "K"), "N"), {"x": "M K", "w": "N K"}),
+        {"N": 512, "K": 512},
+    ),
+    **{n: (catalog()[n], {"D": 64}) for n in ("gqa", "causal_attention")},
+}
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_the_highest_score_that_a_row_sees_is_near_its_target(name: str) -> None:
+    recipe, dims = SCORED[name]
+    own = Gate(trace(recipe, Shape("a test", dims), DType.FP16), recipe, DType.FP16)
+    (scores,) = scores_of(own.safe)
+    found: dict[str, float] = {}
+    for draw in own.one_sided():
+        (made,) = results(scores.graph, draw.inputs, array_reading(FLOAT64, own.sizes()))
+        keys = tuple(i for i, d in enumerate(made.dims) if d in scores.over)
+        highest = np.max(made.parts[0], axis=keys, keepdims=True)
+        for of, at in draw.rows.items():
+            rows = np.broadcast_to(at.over(made.dims).parts[0], highest.shape)
+            found[of] = float(np.mean(highest[rows]))
+    assert [*found] == [*map(near, TARGETS), MIXED]
+    assert [found[near(t)] for t in TARGETS] == pytest.approx(TARGETS, rel=0.15)
+
+
+def test_scores_that_a_cap_bounds_are_far_from_0_where_the_cap_is() -> None:
+    recipe = catalog()["soft_cap_attention"]
+    own = Gate(trace(recipe, recipe.shapes[0], DType.FP16), recipe, DType.FP16)
+    cap = [*recipe.inputs].index("cap")
+    assert all(draw.inputs[cap].parts[0] > -min(TARGETS) / 2 for draw in own.one_sided())
 
 
 def averaged(s: Tensor, v: Tensor, n: Tensor) -> Tensor:

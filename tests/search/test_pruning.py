@@ -29,8 +29,8 @@ from mirage_kernels.generator.meaning.walk import walk
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.sketch import Limits, ProgramSketch
 from mirage_kernels.generator.search.superoptimizer import goal_of, reason_against
-from mirage_kernels.generator.search.values import Vocabulary
 from mirage_kernels.generator.search.verify import Prover
+from mirage_kernels.generator.search.vocabulary import Vocabulary
 
 T = TypeVar("T")
 

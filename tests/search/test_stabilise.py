@@ -9,8 +9,10 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 import pytest
+from mutation import places
 from small import Small, drawn, proved_programs
 
+from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Node, parts_of, retile
 from mirage_kernels.generator.language import (
     Tensor,
@@ -26,10 +28,12 @@ from mirage_kernels.generator.meaning.arrays import array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import catalog, trace
+from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.sketch import Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import goal_of
+from mirage_kernels.generator.search.verify import LOG2_WANTED, Prover
 
 HUGE = 1e4  # e to this power is beyond float64
 SIZES = {"M": 3, "L": 11, "N": 2, "J": 5}
@@ -167,7 +171,7 @@ def of_exp(program: Callable[[Tensor], Tensor]) -> Small:
 UNCHANGED = {
     "no exp": Small({"x": "ML"}, lambda x: sum(x, "L")),
     "a sum that nothing divides": Small({"s": "ML"}, lambda s: sum(exp(s), "L")),
-    "the logarithm of a sum": Small({"s": "ML"}, lambda s: log(sum(exp(s), "L"))),
+    "the logarithm of a square of a sum": of_exp(lambda e: log(sum(e, "L") * sum(e, "L"))),
     "squares over a sum": of_exp(lambda e: sum(e * e, "L") / sum(e, "L")),
     "a constant beside the sum": of_exp(lambda e: e / (sum(e, "L") + 1)),
     "a sum over squares": of_exp(lambda e: sum(e, "L") / e / e),
@@ -202,6 +206,42 @@ CANCELLED = {
 def test_degrees_that_cancel_make_a_program_safe(name: str) -> None:
     spec = CANCELLED[name].spec()
     np.testing.assert_allclose(run(safe(spec), HUGE), run(spec, 0), rtol=1e-9)
+
+
+def logsumexp(s: Tensor) -> Tensor:
+    return log(sum(exp(s), "L"))
+
+
+@pytest.mark.parametrize("at", [-HUGE, HUGE])
+def test_a_logarithm_gets_the_peak_back(at: float) -> None:
+    spec = Small({"s": "ML"}, logsumexp).spec()
+    np.testing.assert_allclose(run(safe(spec), at), run(spec, 0) + at, rtol=1e-12)
+
+
+@pytest.mark.parametrize("log_of", [logsumexp, lambda s: s - logsumexp(s)])
+def test_what_the_search_finds_for_a_logarithm_of_a_sum_is_proved(
+    log_of: Callable[[Tensor], Tensor],
+) -> None:
+    spec = Small({"s": "ML"}, log_of).spec()
+    prover, goal = Prover(spec), goal_of(spec, DType.FP16)
+    found = [lower(p, goal) for p in proved_programs(spec, Limits(block_ops=10))]
+    with_peak = [graph for graph in map(safe, found) if nodes(graph, "peak")]
+    assert {len(graph.blocks) for graph in with_peak} == {1, 2}
+    for graph in with_peak:
+        proof = prover.prove(graph, small_cases(spec), seed=1)
+        assert proof.log2_failure <= LOG2_WANTED
+        with pytest.raises(VerifyError):
+            prover.prove(forgotten(graph), small_cases(spec), seed=1)
+
+
+def forgotten(graph: Graph) -> Graph:
+    """Return a muGraph that does not add the peak to the logarithm."""
+    for place in places(graph):
+        for node in place.graph.of("add"):
+            if place.graph.producers[node.args[0]].op == "log":
+                doubled = replace(node, args=(node.args[0], node.args[0]), op="max")
+                return place.with_node(node, doubled)
+    raise AssertionError("no logarithm gets its peak back")
 
 
 def attentions() -> list[str]:

@@ -1,7 +1,8 @@
 """Superoptimizing a recorded kernel graph: search, proofs, the caller's constraints, the result.
 
 Mirage enumerates what its options list. Here they say which of the muGraphs that were found will
-do: grids and loop counts choose tile sizes, maps must be among those listed.
+do: grids and loop counts choose tile sizes, maps must be among those listed. As for recipes, what
+is returned has safe exponentials and passes the numeric gate.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 from msgspec import Meta, ValidationError, convert
 
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
-from mirage_kernels.generator.errors import MirageError, SearchError
+from mirage_kernels.generator.errors import MirageError, SearchError, VerifyError
 from mirage_kernels.generator.frontend.mirage.running import Runnable
 from mirage_kernels.generator.frontend.mirage.verdicts import proof_of, recalled
 from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
@@ -24,9 +26,11 @@ from mirage_kernels.generator.frontend.positional.program import AXES, NOWHERE, 
 from mirage_kernels.generator.ir import Axis, Graph, Node, TensorType, retile, to_text
 from mirage_kernels.generator.ir.infer import extents_of
 from mirage_kernels.generator.meaning.cost import estimate
+from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.request import Event
-from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.select import rank
+from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.search.lower import Goal
+from mirage_kernels.generator.search.select import mugraphs, rank
 from mirage_kernels.generator.search.sketch import Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import superoptimize as find
@@ -137,14 +141,14 @@ def maps_fit(found: Lowered, wanted: Options) -> bool:
 class MuGraph(Runnable):
     """A muGraph equal to a recorded graph, and how fast it is said to be.
 
-    The best one holds the `others`, best first: it is a sequence of them all.
+    The best one holds the `ranking`, best first: it is a sequence of them all.
     """
 
     program: Program
     found: Lowered
     microseconds: float
     spec: Lowered = field(repr=False)
-    others: tuple[MuGraph, ...] = ()
+    ranking: Accurate | None = field(default=None, repr=False)
 
     def lowered(self) -> Lowered:
         """Return the graph with named dims."""
@@ -158,21 +162,40 @@ class MuGraph(Runnable):
         """Return the record of a proof that the graph equals the recorded one, at small sizes."""
         return proof_of(self.found, self.spec)
 
-    def choices(self) -> Sequence[MuGraph]:
-        """Return this muGraph and the others."""
-        return (self, *self.others)
+    def choices(self) -> Iterator[MuGraph]:
+        """Yield this muGraph and the others."""
+        return iter(self.ranking or (self,))
 
     def __iter__(self) -> Iterator[MuGraph]:
-        return iter(self.choices())
+        return self.choices()
 
     def __len__(self) -> int:
-        return len(self.choices())
+        return sum(1 for _ in self.choices())
 
     def __getitem__(self, index: int) -> MuGraph:
-        return self.choices()[index]
+        return [*self.choices()][index]
 
     def __str__(self) -> str:
         return f"{self.microseconds:.2f} us predicted\n{to_text(self.found.graph)}"
+
+
+class Accurate:
+    """The muGraphs that pass the numeric gate, best first, each measured when it is asked for."""
+
+    def __init__(self, candidates: Sequence[MuGraph], gate: Gate) -> None:
+        self._left, self._gate, self._passed = iter(candidates), gate, list[MuGraph]()
+        self.reason = ""  # why the last one that was refused was
+
+    def __iter__(self) -> Iterator[MuGraph]:
+        yield from self._passed
+        for one in self._left:
+            try:
+                self._gate.measure(one.found.graph)
+            except VerifyError as error:
+                self.reason = error.sentence
+                continue
+            self._passed.append(one)
+            yield one
 
 
 def superoptimize(graph: KernelGraph, **options: object) -> MuGraph:
@@ -194,10 +217,12 @@ def superoptimize(graph: KernelGraph, **options: object) -> MuGraph:
             "mark_output one tensor",
         )
     if wanted.previous_checkpoint is not None:
-        found = recalled(Path(wanted.previous_checkpoint), spec)
+        storage = spec.graph.inputs[0].out.type.dtype
+        told = recalled(Path(wanted.previous_checkpoint), spec)
+        found = [replace(one, graph=stabilise(one.graph, storage)) for one in told]
     else:
         found = [Lowered(g, spec.inputs, spec.outputs) for g in search(spec, wanted)]
-    timed = fitting(found, wanted)
+    timed = fitting(found, wanted)[:KEPT]
     if not timed:
         given = {n: getattr(wanted, n) for n in ("imaps", "omaps", "griddims", "fmaps", "franges")}
         constraints = ", ".join(f"{n}={v}" for n, v in given.items() if v is not None) or "none"
@@ -205,11 +230,41 @@ def superoptimize(graph: KernelGraph, **options: object) -> MuGraph:
             f"none of the {len(found)} muGraphs found meets the constraints: {constraints}",
             "leave some of them out; grids and loop counts must divide the dims that they cut",
         )
-    best, *others = (MuGraph(graph.program, one, time, spec) for one, time in timed[:KEPT])
-    if wanted.verbose:
-        for number, one in enumerate((best, *others)):
-            print(f"muGraph {number}: {one}", file=sys.stderr)
-    return replace(best, others=tuple(others))
+    candidates = [MuGraph(graph.program, one, time, spec) for one, time in timed]
+    accurate = Accurate(candidates, gate_of(spec))
+    best = next(iter(accurate), None)
+    if best is None:
+        raise SearchError(
+            f"none of {len(timed)} muGraphs is accurate in {gate_of(spec).dtype.value}: "
+            f"{accurate.reason}",
+            "leave out some constraints, or sum and exponentiate smaller numbers",
+        )
+    best = replace(best, ranking=accurate)
+    for number, one in enumerate(best if wanted.verbose else ()):
+        print(f"muGraph {number}: {one}", file=sys.stderr)
+    return best
+
+
+@cache
+def gate_of(spec: Lowered) -> Gate:
+    """Return the numeric gate of a recorded graph: what a recipe of the same program has.
+
+    The first dim of the first input that comes out numbers what a call brings.
+    """
+    graph = spec.graph
+    dims = {n.name: " ".join(n.out.type.names) for n in graph.inputs}
+    result = graph.values[graph.outputs[0]].type
+    rows = [d for d in flat(spec.inputs[0]) if d in result.names]
+    dynamic = {d: result.dim(d).size for d in rows[:1]}
+    recorded = Recipe(
+        inputs=dims, output=" ".join(result.names), dynamic=dynamic, reference=no_reference
+    )
+    return Gate(graph, recorded, graph.inputs[0].out.type.dtype)
+
+
+def no_reference(*inputs: object) -> NoReturn:
+    """Raise MirageError: a recorded graph has no PyTorch program beside it."""
+    raise MirageError("a recorded graph has no reference")
 
 
 _searched: dict[tuple[Graph, int], list[Graph]] = {}
@@ -231,8 +286,8 @@ def search(spec: Lowered, wanted: Options) -> list[Graph]:
         storage, type_ = graph.inputs[0].out.type.dtype, graph.values[graph.outputs[0]].type
         result = TensorType(tuple(map(type_.dim, flat(spec.outputs[0]))), storage)
         goal = Goal(graph, result, storage, {})
-        graphs = [stabilise(lower(program, goal), storage) for program in found.programs]
-        _searched[key] = [one.graph for one in rank(graphs, graph, target(DEFAULT_ARCH))]
+        ranked = rank(mugraphs(found.programs, goal), graph, target(DEFAULT_ARCH))
+        _searched[key] = [one.graph for one in ranked]
     return _searched[key]
 
 

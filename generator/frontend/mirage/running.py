@@ -49,9 +49,9 @@ class Runnable(ABC):
         """Return the simplest graph that this one is equal to."""
         return self.lowered()
 
-    def choices(self) -> Sequence[Runnable]:
-        """Return the graphs that compute this, best first: the first that can be planned counts."""
-        return [self]
+    def choices(self) -> Iterator[Runnable]:
+        """Yield the graphs that compute this, best first: the first that can be planned counts."""
+        yield self
 
     @property
     def cygraph(self) -> Runnable:
