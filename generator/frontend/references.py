@@ -6,6 +6,7 @@ and the muGraph would still be proved equal to the program alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -39,12 +40,11 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
 
     if source.reference is None:
         return
-    gate, own = Gate(spec, source, dtype), f"the reference of recipe {source.name}"
-    sizes, inputs = gate.sizes(), gate.inputs(DISTRIBUTIONS[0])
-    if isinstance(source.reference, TracedFunction):
-        sizes, inputs = _of_traced(source.reference, spec)
-        if not inputs:
-            return  # its sizes are too large here, and its trace was made by rule
+    own = f"the reference of recipe {source.name}"
+    gate = Gate(spec, source, dtype)
+    sizes, inputs = _examples(source, spec, gate)
+    if not inputs:
+        return  # its sizes are too large here, and its trace was made by rule
     listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
     try:
         made = source.reference_results(*map(_tensor, inputs))
@@ -95,8 +95,11 @@ def _tensor(array: Array) -> torch.Tensor | float:
     return whole if whole.dim() else whole.item()
 
 
-def _of_traced(traced: TracedFunction, spec: Graph) -> tuple[dict[str, int], list[Array]]:
-    """Return a traced function's own sizes and inputs of them, none if these are too large."""
+def _examples(source: Recipe, spec: Graph, gate: Gate) -> tuple[Mapping[str, int], list[Array]]:
+    """Return extents and inputs of them; a traced function's own, none if these are too large."""
+    traced = source.reference
+    if not isinstance(traced, TracedFunction):
+        return gate.sizes(), gate.inputs(DISTRIBUTIONS[0])
     sizes, types = traced.extents, [n.out.type for n in spec.inputs]
     if sum(prod(sizes[d] for d in t.names) for t in types) > MOST_ELEMENTS:
         return sizes, []
