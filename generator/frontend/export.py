@@ -77,6 +77,8 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
     name = str(getattr(node.target, "_schema", node.target)).partition("(")[0]
     name = name.rpartition("::")[2].partition(".")[0]
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: found[n])
+    if name == "_assert_tensor_metadata":  # before a cast
+        return None
     if node.target is operator.getitem:
         if node.users and args[1] >= len(args[0]):
             raise GraphError("positions of largest elements are no result of a kernel")
@@ -96,20 +98,21 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
         ) from error
 
 
-def line_of(function: Callable[..., Any], examples: Mapping[str, torch.Tensor], node: Any) -> str:
-    """Return where the function calls an operator.
+def place_of(function: Callable[..., Any], examples: Mapping[str, torch.Tensor], node: Any) -> str:
+    """Return an operator and where the function calls it.
 
     torch.export says so for modules; a function is run on tensors without memory.
     """
     import torch
     from torch.overrides import TorchFunctionMode
 
+    node = node.args[0] if node.target is operator.getitem else node
     found = re.findall(
         r'File "(.*?)", line (\d+), in .*\n\s*(.*)', node.meta.get("stack_trace") or ""
     )
     if found:
         file, number, text = found[-1]
-        return f" at {Path(file).name}:{number}: {text}"
+        return f"{node.target} at {Path(file).name}:{number}: {text}"
     name = str(node.target).removeprefix("aten.").partition(".")[0].strip("_")
     own = inspect.unwrap(function.forward if isinstance(function, torch.nn.Module) else function)
     lines = list[str]()
@@ -126,4 +129,4 @@ def line_of(function: Callable[..., Any], examples: Mapping[str, torch.Tensor], 
 
     with contextlib.suppress(Exception), Calls():
         function(**fake(examples))
-    return lines[0] if lines else ""
+    return f"{node.target}{lines[0] if lines else ''}"

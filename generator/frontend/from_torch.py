@@ -20,8 +20,8 @@ from mirage_kernels.generator.frontend.export import (
     applied,
     dtype_of,
     exported,
-    line_of,
     name_of,
+    place_of,
 )
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, lower, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Program
@@ -51,7 +51,8 @@ def from_torch(
     `example_inputs` are its tensor arguments, by name or in order, on any device (`meta` needs no
     memory): their extents are those of the recipe's one shape. `dynamic` names dims whose extents
     are known at run time only: `{"x": {0: "M"}}`. Parameters and buffers of a module become inputs.
-    The recipe's reference is the function itself. Results are 16-bit tensors, whatever the function returns.
+    The recipe's reference is the function itself. Results are 16-bit tensors, whatever the function
+    returns.
 
     Raises RecipeError, naming the operator and the line in the function's source, for an operator
     that kernels cannot be made of, and for a function whose program depends on a dynamic extent.
@@ -164,8 +165,8 @@ def _traced(
             try:
                 found[node] = applied(program, node, found)
             except GraphError as error:
-                line = line_of(function, examples, node)
-                raise RecipeError(f"{node.target}{line}: {error.sentence}", error.hint) from error
+                place = place_of(function, examples, node)
+                raise RecipeError(f"{place}: {error.sentence}", error.hint) from error
         elif node.op == "output":
             results = [found[r] for r in node.args[0]]
             wanted = [tuple(r.meta["val"].shape) or (1,) for r in node.args[0]]

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import Recipe, load_recipe, trace
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 X = torch.empty(4, 32, dtype=torch.bfloat16)
 
@@ -80,6 +81,11 @@ REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
         "positions of largest",
     ),
 }
+
+
+def test_a_cast_to_another_real_type_changes_nothing() -> None:
+    recipe = from_torch(lambda x: torch.relu(x.to(torch.float32)).to(x.dtype), [X], name="cast")
+    assert [n.op for n in spec_of(recipe).nodes] == ["input", "relu"]
 
 
 @pytest.mark.parametrize("name", REFUSED)
