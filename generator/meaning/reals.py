@@ -63,7 +63,7 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "abs": _one(lambda x: np.asarray(np.abs(x))),
     "softplus": _one(_softplus),
     "mish": _one(lambda x: x * np.tanh(_softplus(x))),
-    "elu": _one(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
+    "elu": _one(lambda x: np.maximum(x, 0) + np.expm1(np.minimum(x, 0))),
     "max": _one(np.maximum),
     "add": _one(np.add),
     "sub": _one(np.subtract),
