@@ -67,8 +67,8 @@ def check(arguments: argparse.Namespace, terminal: Terminal) -> int:
 def import_mirage(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Tensors are bound to the recipe's inputs by position and extents, in any order of their dims.
 
-    Every graph gets a line. Exit code 1 where one is not parsed or, with --verify, refused; its line
-    says why. With --show the code is that of the shown graph. What a proof covers: docs/mirage.md.
+    Every graph gets a line. Exit code 1 where one is not parsed or, with --verify, refused: its
+    line says why. --show has the code of the shown graph. What a proof covers: docs/mirage.md.
 
     examples:
       mirage-kernels import-mirage gated_mlp.json --verify gated_mlp

@@ -98,7 +98,8 @@ def choose(
 ) -> tuple[Ranked, list[Refusal]]:
     """Return the first muGraph that passes all tests, and those refused before it.
 
-    Raises SearchError with the last reason when none passes, ToolchainError where a test cannot run.
+    Raises SearchError with the last reason when none passes, ToolchainError where a test lacks a
+    tool.
     """
     refused: list[Refusal] = []
     reason = "the search found no equivalent muGraph"

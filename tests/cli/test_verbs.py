@@ -204,7 +204,8 @@ def test_doctor_finds_what_is_here(mirage_kernels) -> None:
 
     document = _json(mirage_kernels("doctor", "--json"), code=None)
     found = {finding["what"]: finding for finding in document["findings"]}
-    assert {"Python", "torch", "extension", "GPU", "nvcc", "triton", "pulp", "kernels"} <= set(found)
+    looked_for = {"Python", "torch", "extension", "GPU", "nvcc", "triton", "pulp", "kernels"}
+    assert looked_for <= set(found)
     assert torch.__version__ in found["torch"]["found"]
     assert all(f["status"] == "ok" or f["hint"] for f in found.values())
 
