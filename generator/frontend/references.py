@@ -6,6 +6,7 @@ and the muGraph would still be proved equal to the program alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,12 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
     if source.reference is None:
         return
     gate, own = Gate(spec, source, dtype), f"the reference of recipe {source.name}"
-    sizes, inputs = gate.sizes(), gate.inputs(DISTRIBUTIONS[0])
     if isinstance(source.reference, TracedFunction):
         sizes, inputs = _of_traced(source.reference, spec)
-        if not inputs:
-            return  # its sizes are too large here, and its trace was made by rule
+    else:
+        sizes, inputs = gate.sizes(), gate.inputs(DISTRIBUTIONS[0])
+    if not inputs:
+        return  # a traced function's own sizes are too large here; its trace was made by rule
     listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
     try:
         made = source.reference_results(*map(_tensor, inputs))
@@ -61,29 +63,32 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
     exact = results(gate.safe, inputs, array_reading(FLOAT64, sizes))
     names = ("output", *source.also)
     for name, text, mine, theirs in zip(names, source.results, exact, made, strict=True):
-        dims = tuple(text.split())
-        shape = tuple(sizes[dim] for dim in dims)
         if not isinstance(theirs, torch.Tensor):
             hint = "return a tensor, or a tuple of them"
             raise RecipeError(f"{own} returns {type(theirs).__name__}", hint)
-        if tuple(theirs.shape) != shape:
+        sentence = _difference(mine, theirs, {d: sizes[d] for d in text.split()})
+        if sentence:
             raise RecipeError(
-                f"{own} returns its {name} of the shape {tuple(theirs.shape)}, "
-                f"where {text} are {shape}",
-                "it takes the inputs, and returns the results, with the dims that the recipe gives",
-            )
-        found = Array(dims, (np.asarray(theirs.double().cpu().numpy()),))
-        wanted = mine.over(dims)
-        finite = np.isfinite(wanted.parts[0])  # the root of what is drawn may be nan
-        if np.array_equal(found.parts[0][finite], wanted.parts[0][finite]):
-            continue
-        difference = relative_error(found, wanted, at=finite)
-        if not difference <= LARGEST_DIFFERENCE:
-            raise RecipeError(
-                f"{own} computes another {name} than its program: "
-                f"they differ by {difference:.1e} of it, in float64 with {listed}",
+                f"{own} {sentence.format(name=name)}, in float64 with {listed}",
                 "one of them is wrong; the program is what kernels are made of",
             )
+
+
+def _difference(mine: Array, theirs: torch.Tensor, sizes: Mapping[str, int]) -> str:
+    """Return in what a reference's result differs from the program's, empty if in nothing."""
+    dims, shape = tuple(sizes), tuple(sizes.values())
+    if tuple(theirs.shape) != shape:
+        where = f"where {' '.join(dims)} are {shape}"
+        return f"returns its {{name}} of the shape {tuple(theirs.shape)}, {where}"
+    found = Array(dims, (np.asarray(theirs.double().cpu().numpy()),))
+    wanted = mine.over(dims)
+    finite = np.isfinite(wanted.parts[0])  # the root of what is drawn may be nan
+    if np.array_equal(found.parts[0][finite], wanted.parts[0][finite]):
+        return ""
+    difference = relative_error(found, wanted, at=finite)
+    if difference <= LARGEST_DIFFERENCE:
+        return ""
+    return f"computes another {{name}} than its program: they differ by {difference:.1e} of it"
 
 
 def _tensor(array: Array) -> torch.Tensor | float:
