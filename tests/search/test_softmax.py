@@ -146,6 +146,13 @@ def test_softmax_is_one_kernel(name: str) -> None:
     assert [n.op for n in graph.nodes if n.op != "input"] == ["block"]
 
 
+def test_rows_that_no_product_takes_are_cut_into_single_ones() -> None:
+    (block,) = made("softmax", DType.FP16).record.graph.blocks
+    assert block.body is not None
+    assert block.body.space is not None
+    assert [(axis.dim, axis.tile) for axis in block.body.space.axes] == [("M", 1)]
+
+
 def masked_softmax(x: Tensor, n: Tensor) -> Tensor:
     return softmax(x, over="N", mask=positions(x, "N") < n)
 
