@@ -42,7 +42,7 @@ FARTHEST = min(TARGETS)
 MIXED = "scores on both sides"
 EVERYWHERE = Array((), (np.asarray(True),), real=False)
 ROWS, KEYS = 4, 32  # along each dim, on which amplitudes are found
-MOST = 4  # inputs that are shifted
+MOST, TRIED = 4, 200  # inputs that are shifted together, and how many sets of them are tried
 AMPLITUDES = (16.0, 1024.0)  # of shifts that are tried, and then halved; inputs are of size 1
 HALVINGS = 20
 
@@ -181,7 +181,8 @@ class Shifts:
         """
         every, lowest = self.scores.inputs, (0.0, dict[int, float]())
         subsets = (s for n in range(1, MOST + 1) for s in itertools.combinations(every, n))
-        for several in (s for s in subsets if any(map(self.scores.has_keys, s))):
+        keyed = (s for s in subsets if any(map(self.scores.has_keys, s)))
+        for several in itertools.islice(keyed, TRIED):
             for sign, amplitude in itertools.product((-1, 1), AMPLITUDES):
                 tried = dict.fromkeys(several, amplitude) | {several[0]: sign * amplitude}
                 if self.are_far(tried):
