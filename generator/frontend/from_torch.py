@@ -15,6 +15,7 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -256,10 +257,11 @@ def _named(
                 other == name or other == f"{name}{n}" for n, other in enumerate(wanted.values(), 1)
             )
             wanted.setdefault(row[0], f"{name}{same + 1}" if same else name)
-    taken = {*wanted.values()}
     own = [d for d in sizes_of(lowered.graph) if d not in wanted]
-    free = (f"D{i}" for i in range(1000) if f"D{i}" not in {*own, *taken})
-    new = wanted | {d: next(free) for d in own if d in taken}
+    taken = {*wanted.values()} | {d for d in own if not d.startswith("D")}
+    free = (name for n in count(1) if (name := f"D{n if n > 1 else ''}") not in taken)
+    new = wanted | {d: next(free) for d in own if d in taken and d in wanted.values()}
+    new |= {d: next(free) for d in own if d.startswith("D")}
 
     def row_of(row: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(new.get(d, d) for d in row)
