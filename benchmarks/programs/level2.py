@@ -14,7 +14,7 @@ from programs import Size, program
 DECODE = (1, 16, 64)
 OUT = {
     "all with Conv, 55": "convolutions; max pooling over neighbours",
-    "98": "average pooling: a sum over a split dim, then a maximum over the rest",
+    "98": "pooling over neighbours, then a maximum along a dim",
 }
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import mirage_kernels
 import pytest
 import torch
 from compilers import nvcc
+
+import mirage_kernels
 from mirage_kernels.programs import ProgramKernel
 
 SIGNATURE = """{"name": "scaled", "dtype": "bf16", "arch": "sm_90a", "static": {"N": 4},
