@@ -132,6 +132,7 @@ def _host_compiler() -> Answer:
 _PACKAGES = (
     ("triton", "run", "`pip install triton`: emitted Triton programs run on the CPU with it"),
     ("numpy", "generate", "`pip install numpy`"),
+    ("pulp", "generate", "`pip install 'mirage-kernels[generate]'`: layouts are planned with it"),
     ("ray", "search", "`pip install 'mirage-kernels[ray]'`: searches on a cluster need it"),
 )
 

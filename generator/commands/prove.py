@@ -67,7 +67,8 @@ def check(arguments: argparse.Namespace, terminal: Terminal) -> int:
 def import_mirage(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Tensors are bound to the recipe's inputs by position and extents, in any order of their dims.
 
-    Exit code 1 where a graph is not parsed. What a proof covers: docs/mirage.md.
+    Every graph gets a line. Exit code 1 where one is not parsed or, with --verify, refused: its
+    line says why. --show has the code of the shown graph. What a proof covers: docs/mirage.md.
 
     examples:
       mirage-kernels import-mirage gated_mlp.json --verify gated_mlp
@@ -98,7 +99,7 @@ def import_mirage(arguments: argparse.Namespace, terminal: Terminal) -> int:
     shown = verdicts if number is None else [verdicts[number]]
     rows = [_verdict_json(verdict) for verdict in shown]
     terminal.document({"file": path.name, "counts": _counts(verdicts), "graphs": rows})
-    return 0 if all(v.program is not None for v in verdicts) else 1
+    return 0 if all(v.program is not None and not v.reason for v in shown) else 1
 
 
 def _values(text: str) -> Held:

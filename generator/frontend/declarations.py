@@ -164,12 +164,20 @@ def checked_spec(recipe: Recipe, made: object) -> Graph:
                 f"but computes [{' '.join(result.type.names)}]",
                 "correct output= in @recipe(...) or the program; dims go by name, in any order",
             )
-    spec = spec_of(*found)
+    spec = _laid_out(spec_of(*found), found[0].name, recipe.output.split())
     for name, declared in recipe.also.items():
         spec = _renamed(recipe.name, spec, name, declared.split())
     for sentence, hint in _unused(recipe, spec):
         raise RecipeError(f"recipe {recipe.name} {sentence}", hint)
     return check(spec)
+
+
+def _laid_out(spec: Graph, name: str, dims: Sequence[str]) -> Graph:
+    """Return the spec with a result's dims in the order in which the recipe stores it."""
+    result = spec.producers[name]
+    type_ = TensorType(tuple(map(result.out.type.dim, dims)), result.out.type.dtype)
+    stored = replace(result, outs=(Value(name, type_),))
+    return replace(spec, nodes=tuple(stored if n is result else n for n in spec.nodes))
 
 
 def _renamed(recipe: str, spec: Graph, name: str, dims: Sequence[str]) -> Graph:

@@ -20,9 +20,14 @@ def _sigmoid(x: Real) -> Real:
     return 1 / (1 + np.exp(-x))
 
 
-def _softplus(x: Part) -> Part:
+def _softplus(x: Real) -> Real:
     """log(1 + exp(x)), of which no exponential is large."""
     return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+
+
+def _elu(x: Real) -> Real:
+    """x, or exp(x) - 1 where x is negative."""
+    return np.asarray(np.where(x > 0, x, np.expm1(np.minimum(x, 0))))
 
 
 def _one(function: Callable[..., Part]) -> Callable[..., Parts]:
@@ -60,10 +65,10 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "gelu_tanh": _one(lambda x: x * _sigmoid(x * (_SLOPE + _SLOPE * 0.044715 * x * x))),
     "tanh": _one(np.tanh),
     "relu": _one(lambda x: np.maximum(x, 0)),
-    "abs": _one(lambda x: np.asarray(np.abs(x))),
+    "abs": _one(np.absolute),
     "softplus": _one(_softplus),
     "mish": _one(lambda x: x * np.tanh(_softplus(x))),
-    "elu": _one(lambda x: np.maximum(x, 0) + np.expm1(np.minimum(x, 0))),
+    "elu": _one(_elu),
     "max": _one(np.maximum),
     "add": _one(np.add),
     "sub": _one(np.subtract),

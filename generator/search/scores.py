@@ -42,7 +42,7 @@ FARTHEST = min(TARGETS)
 MIXED = "scores on both sides"
 EVERYWHERE = Array((), (np.asarray(True),), real=False)
 ROWS, KEYS = 4, 32  # along each dim, on which amplitudes are found
-MOST = 4  # inputs that are shifted
+MOST, TRIED = 4, 200  # inputs that are shifted together, and how many sets of them are tried
 AMPLITUDES = (16.0, 1024.0)  # of shifts that are tried, and then halved; inputs are of size 1
 HALVINGS = 20
 
@@ -158,7 +158,10 @@ class Shifts:
         return short, cut[0], cut[1]
 
     def highest(self, amplitudes: Mapping[int, float]) -> Real:
-        """Return the highest score of each row that sees a key, inputs shifted so far."""
+        """Return the highest score of each row that sees a key, inputs shifted so far.
+
+        0 where no row sees any.
+        """
         sizes, base, signs = self.narrow
         moved = [
             shifted(x, u, amplitudes[i]) if i in amplitudes else x
@@ -167,7 +170,8 @@ class Shifts:
         (made,) = results(self.scores.graph, moved, array_reading(FLOAT64, sizes))
         keys = tuple(i for i, d in enumerate(made.dims) if d in self.scores.over)
         rows = np.max(_numbers(made), axis=keys)
-        return np.asarray(rows[rows > -np.inf])
+        found = rows[rows > -np.inf]
+        return found if found.size else np.zeros(1)
 
     def are_far(self, amplitudes: Mapping[int, float]) -> bool:
         """Return whether all scores are far below 0 with inputs shifted so far."""
@@ -181,7 +185,8 @@ class Shifts:
         """
         every, lowest = self.scores.inputs, (0.0, dict[int, float]())
         subsets = (s for n in range(1, MOST + 1) for s in itertools.combinations(every, n))
-        for several in (s for s in subsets if any(map(self.scores.has_keys, s))):
+        keyed = (s for s in subsets if any(map(self.scores.has_keys, s)))
+        for several in itertools.islice(keyed, TRIED):
             for sign, amplitude in itertools.product((-1, 1), AMPLITUDES):
                 tried = dict.fromkeys(several, amplitude) | {several[0]: sign * amplitude}
                 if self.are_far(tried):

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_kernels.generator.errors import MirageError, SearchError
+from mirage_kernels.generator.errors import MirageError, SearchError, ToolchainError
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.meaning.cost import Estimate, estimate
 from mirage_kernels.generator.search.extract import FEW, nominal_sizes
@@ -117,7 +117,8 @@ def choose(
 ) -> tuple[Ranked, list[Refusal]]:
     """Return the first muGraph that passes all tests, and those refused before it.
 
-    Raises SearchError with the last reason when none passes.
+    Raises SearchError with the last reason when none passes, ToolchainError where a test lacks a
+    tool.
     """
     refused: list[Refusal] = []
     reason = "the search found no equivalent muGraph"
@@ -125,6 +126,8 @@ def choose(
         try:
             for test in tests:
                 test(candidate.graph)
+        except ToolchainError:
+            raise
         except MirageError as error:
             reason = error.sentence
             refused.append(Refusal(candidate.line(), reason))

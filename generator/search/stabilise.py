@@ -96,14 +96,10 @@ class _Rewrite:
         node = self.graph.producers[name]
         for arg in node.args:
             self.need(arg)
-        rules = {"exp": self.exp, "sum": self.total, "contract": self.total}
-        rules |= {
-            "accum": self.carry,
-            "combine": self.carry,
-            "div": self.aligned,
-            "add": self.aligned,
-        }
-        rules |= {"log": self.log}
+        rules = {"exp": self.exp, "log": self.log}
+        rules |= dict.fromkeys(("sum", "contract"), self.total)
+        rules |= dict.fromkeys(("accum", "combine"), self.carry)
+        rules |= dict.fromkeys(("div", "add"), self.aligned)
         rules.get(node.op, self.keep)(node)
 
     def keep(self, node: Node) -> None:

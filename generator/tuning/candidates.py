@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.errors import MirageError, ToolchainError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import goal_of, searched
@@ -169,6 +169,8 @@ def mugraph_forms(
             if plan_for(subject).form(subject):
                 gate.measure(ranked.graph)
                 kept.append(graph)
+        except ToolchainError:
+            raise
         except MirageError:  # it has no plan, or is not accurate
             continue
     return kept

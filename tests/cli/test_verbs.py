@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from mirage_kernels.generator.cli import VERBS
 from mirage_kernels.generator.commands import doctor, prove
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.commands.extension import Loaded
+from mirage_kernels.generator.plan.layout_planner import require_layouts
 from mirage_kernels.generator.records.folder import Difference, emitted
 from mirage_kernels.generator.records.record import KernelRecord
 
@@ -128,6 +130,18 @@ def test_recipe_file_is_searched_proved_and_written(mirage_kernels, my_recipe, w
     assert "contract" in mirage_kernels("show", f"mine/kernels/{stem}.json").out
 
 
+def test_without_pulp_generate_says_what_to_install(
+    mirage_kernels, my_recipe, workplace, monkeypatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pulp", None)
+    require_layouts.cache_clear()
+    outcome = mirage_kernels("generate", my_recipe, "--shape", "K=64,N=48", "--dtype", "bf16")
+    assert outcome.code == 2
+    assert "needs PuLP" in outcome.err
+    assert "pip install 'mirage-kernels[generate]'" in outcome.err
+    assert files_below(workplace) == ["mine/my_recipe.py"]
+
+
 def test_list_names_recipes_and_kernels(mirage_kernels, kernels: Path) -> None:
     outcome = mirage_kernels("list", "--kernels", str(kernels))
     assert outcome.code == 0
@@ -190,7 +204,8 @@ def test_doctor_finds_what_is_here(mirage_kernels) -> None:
 
     document = _json(mirage_kernels("doctor", "--json"), code=None)
     found = {finding["what"]: finding for finding in document["findings"]}
-    assert {"Python", "torch", "extension", "GPU", "nvcc", "triton", "kernels"} <= set(found)
+    looked_for = {"Python", "torch", "extension", "GPU", "nvcc", "triton", "pulp", "kernels"}
+    assert looked_for <= set(found)
     assert torch.__version__ in found["torch"]["found"]
     assert all(f["status"] == "ok" or f["hint"] for f in found.values())
 

@@ -15,6 +15,7 @@ from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text
 from mirage_kernels.generator.frontend.mirage.optimize import read_options
 from mirage_kernels.generator.frontend.mirage.running import find_compiled, matches
+from mirage_kernels.generator.frontend.mirage.sources import streamed
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.search.gate import Gate
@@ -236,6 +237,18 @@ def test_what_cannot_be_planned_says_why(programs, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="no kernel can be planned yet: "):
         programs["gqa"]().generate_triton_program(str(tmp_path / "program.py"))
     assert not (tmp_path / "program.py").exists()
+
+
+def test_a_library_product_between_kernels_is_bound_in_the_planners_order_of_dims() -> None:
+    graph = mi.new_kernel_graph()
+    x, q, k = (graph.new_input(dims=d) for d in ((2, 16, 32), (2, 32, 64), (2, 64, 48)))
+    scores = graph.matmul(graph.matmul(x, q), k)
+    block = mi.new_threadblock_graph((2, 4, 1), (128, 1, 1), 1, 64)
+    tile = block.new_input(scores, (0, 1, -1), -1)
+    block.new_output(block.div(tile, block.forloop_accum(tile, "sum")), (0, 1, -1))
+    graph.mark_output(graph.customized([scores], block)[0])
+    made = streamed(graph.lowered().graph)  # raises GraphError where orders differ
+    assert [made.values[a].type.names[0] for a in made.blocks[0].args] == ["M"]
 
 
 def test_the_catalogs_recipe_that_computes_a_graph_is_recognised() -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.language import Tensor, contract, exp, log, softmax, sum
+from mirage_kernels.generator.language import Tensor, contract, exp, log, positions, softmax, sum
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
@@ -144,3 +144,35 @@ def test_it_is_proved_with_a_peak(name: str) -> None:
 def test_softmax_is_one_kernel(name: str) -> None:
     graph = made(name, DType.FP16).record.graph
     assert [n.op for n in graph.nodes if n.op != "input"] == ["block"]
+
+
+def test_rows_that_no_product_takes_are_cut_into_single_ones() -> None:
+    (block,) = made("softmax", DType.FP16).record.graph.blocks
+    assert block.body is not None
+    assert block.body.space is not None
+    assert {axis.dim: axis.tile for axis in block.body.space.grid}["M"] == 1
+
+
+def masked_softmax(x: Tensor, n: Tensor) -> Tensor:
+    return softmax(x, over="N", mask=positions(x, "N") < n)
+
+
+def test_a_masked_softmax_is_proved_in_the_order_of_dims_that_the_recipe_stores() -> None:
+    """The mask has the keys first, and so has what it hides."""
+    recipe = Recipe(
+        inputs={"x": "B H N", "n": "B:int32"},
+        output="B H N",
+        dynamic={"B": 64, "N": 131072},
+        ranges={"n": "1..N"},
+        reference=lambda x, n: x.masked_fill(beyond(x, n), -float("inf")).softmax(-1),
+    )
+    request = Request(recipe(masked_softmax), shape("a test", H=32), DType.FP16)
+    record = generate(request, jobs=1, progress=lambda event: None).record
+    assert record.graph.values[record.graph.outputs[0]].type.names == ("B", "H", "N")
+    assert record.proof.log2_failure <= LOG2_WANTED
+
+
+def beyond(x, n):
+    import torch
+
+    return torch.arange(x.shape[-1]) >= n[:, None, None]

@@ -268,49 +268,54 @@ def scaled(
     The rows of a tie, which are one dim of the recipe, keep equal extents. Raises VerifyError for a
     graph that stays too large.
     """
-    sizes, axes = sizes_of(graph), list(_axes_of(graph))
-    cuts: dict[str, list[int]] = {}
-    for axis, _ in axes:
-        cuts.setdefault(axis.dim, []).append(axis.tile)
-    # No rule says how to scale dims that one axis cuts into equally many tiles, nor tied rows that
-    # are cut or consist of several dims: they stay.
-    fixed = {d for axis, others in axes if others for d in (axis.dim, *others)}
-    groups = {dim: {dim} for dim in sizes}
-    for tie in ties:
-        parts = {part for row in tie for part in row}
-        if parts & {*cuts, *fixed} or any(len(row) != 1 for row in tie):
-            fixed |= parts
-        group = parts.union(*(groups[d] for d in parts))
-        groups.update(dict.fromkeys(group, group))
-    tiles: dict[str, dict[int, int]] = {}
-    numbers = {dim: number for number, dim in enumerate(sizes)}
-    for dim in (d for d in numbers if not groups[d] & fixed):
-        if dim in cuts:
-            tiles[dim] = _small_tiles(cuts[dim], small.elements)
-            most = sizes[dim] // math.lcm(*cuts[dim])
-            sizes[dim] = math.lcm(*tiles[dim].values()) * min(most, small.tiles)
-        else:
-            first = min(numbers[d] for d in groups[dim])
-            sizes[dim] = min(sizes[dim], small.whole[first % len(small.whole)])
+    whole = sizes_of(graph)
+    sizes, tiles = dict(whole), dict[tuple[str, int], int]()
+    numbers = {dim: number for number, dim in enumerate(whole)}
+    # No rule says how to scale tied rows that consist of several dims: they stay.
+    fixed = {p for tie in ties if any(len(row) != 1 for row in tie) for row in tie for p in row}
+    for group, counts in _groups(graph, whole, ties):
+        smaller = _small_counts(counts, small.tiles)
+        uncut = small.whole[min(numbers[dim] for dim in group) % len(small.whole)]
+        for dim in () if group & fixed else group:
+            elements = whole[dim] // math.lcm(*counts)
+            most = small.elements if counts else uncut
+            sizes[dim] = math.lcm(*smaller.values()) * min(elements, most)
+            tiles |= {(dim, whole[dim] // n): sizes[dim] // smaller[n] for n in counts}
     made = replace(graph, nodes=tuple(_with_tiles(n, tiles) for n in graph.nodes))
     for axis in (a for a, _ in _axes_of(made) if a.reduced):
         sizes[ir.parts_of(axis.dim)] = ir.count(axis, sizes[axis.dim])
     if _work_of(made, sizes) > MOST_WORK:
         raise VerifyError(
-            "the graph is too large to prove: it cuts dims that cannot be scaled down",
-            "an axis cuts several dims, or the recipe gives one name to dims that are cut",
+            "the graph is too large to prove: it has dims that cannot be scaled down",
+            "the recipe gives one name to dims that the graph splits in different ways",
         )
     return made, sizes
 
 
-def _small_tiles(tiles: Sequence[int], elements: int) -> dict[int, int]:
-    """Return a few elements for the least tile, twice those, ...; others keep their ratios."""
-    ordered = sorted(set(tiles))
-    least = min(elements, ordered[0])
+def _groups(
+    graph: ir.Graph, whole: Sizes, ties: Sequence[Sequence[Row]]
+) -> Iterator[tuple[set[str], set[int]]]:
+    """Yield the dims that scale alike, and into how many tiles axes cut them.
+
+    Alike scale dims that one axis cuts, and dims that are one of the recipe's.
+    """
+    groups = {dim: {dim} for dim in whole}
+    axes = list(_axes_of(graph))
+    together = [{axis.dim, *others} for axis, others in axes]
+    for parts in (*together, *({part for row in tie for part in row} for tie in ties)):
+        group = parts.union(*(groups[dim] for dim in parts))
+        groups.update(dict.fromkeys(group, group))
+    for group in {id(group): group for group in groups.values()}.values():
+        yield group, {ir.count(a, whole[a.dim]) for a, _ in axes if a.dim in group}
+
+
+def _small_counts(counts: set[int], tiles: int) -> dict[int, int]:
+    """Return a few tiles for the least count, twice those, ...; others keep their ratios."""
+    ordered = sorted(counts)
     if all(b % a == 0 for a, b in itertools.pairwise(ordered)):
-        return {tile: least * 2**i for i, tile in enumerate(ordered)}
+        return {count: min(ordered[0], tiles) * 2**i for i, count in enumerate(ordered)}
     unit = math.gcd(*ordered)
-    return {tile: tile // unit * min(elements, unit) for tile in ordered}
+    return {count: count // unit * min(unit, tiles) for count in ordered}
 
 
 def _work_of(graph: ir.Graph, sizes: Sizes) -> int:
@@ -331,10 +336,10 @@ def _axes_of(graph: ir.Graph) -> Iterator[tuple[ir.Axis, set[str]]]:
             yield axis, {dim for dim in named if dim} - {axis.dim}
 
 
-def _with_tiles(node: ir.Node, tiles: Mapping[str, Mapping[int, int]]) -> ir.Node:
+def _with_tiles(node: ir.Node, tiles: Mapping[tuple[str, int], int]) -> ir.Node:
     if node.body is None or node.body.space is None:
         return node
     space = node.body.space
-    cut = [replace(a, tile=tiles.get(a.dim, {}).get(a.tile, a.tile)) for a in space.axes]
+    cut = [replace(a, tile=tiles.get((a.dim, a.tile), a.tile)) for a in space.axes]
     made = ir.Space(tuple(cut[: len(space.grid)]), cut[-1] if space.loop else None)
     return replace(node, body=replace(node.body, space=made))

@@ -78,7 +78,7 @@ def _planned(graph: Runnable) -> tuple[Kernel, Lowered]:
     for choice in graph.choices():
         lowered = choice.lowered()
         try:
-            program = tile_program(NAME, with_threads(_streamed(lowered.graph)))
+            program = tile_program(NAME, with_threads(streamed(lowered.graph)))
             schedules = variants(program, target(DEFAULT_ARCH))
         except PlanError as error:
             first = first or error
@@ -95,8 +95,11 @@ def _planned(graph: Runnable) -> tuple[Kernel, Lowered]:
     ) from first
 
 
-def _streamed(graph: ir.Graph) -> ir.Graph:
-    """Return the graph as the planner wants it: tokens dynamic, the loop's dim last in memory."""
+def streamed(graph: ir.Graph) -> ir.Graph:
+    """Return the graph as the planner wants it: tokens dynamic, the loop's dim last in memory.
+
+    That holds for every tensor in memory, also those between kernels and of library products.
+    """
     spaces = [n.body.space for n in graph.blocks if n.body and n.body.space]
     loops = {space.loop.dim for space in spaces if space.loop}
     others = {d for n in graph.inputs[1:] for d in n.out.type.names}
@@ -106,7 +109,7 @@ def _streamed(graph: ir.Graph) -> ir.Graph:
         outs = []
         for name, type_ in ((v.name, v.type) for v in node.outs):
             dims = [replace(d, dynamic=d.name in tokens) for d in type_.dims]
-            if node.op in ("input", "output") or (top and node.op == "block"):
+            if top or node.op in ("input", "output"):
                 dims.sort(key=lambda d: (d.name in loops, not d.dynamic))
             outs.append(ir.Value(name, ir.TensorType(tuple(dims), type_.dtype)))
         body = node.body
