@@ -109,7 +109,7 @@ def _exp(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
 def _mul_scalar(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     """A number, but sum(x) * (1 / extent)  ->  sum(x) / extent: a mean at any extents.
 
-    The search finds the loops of means and variances by how they depend on the extent.
+    So it stays a mean where a proof or the search takes other extents.
     """
     (a,), (number,) = args, step.numbers
     over = scope.mean_over(a.name, number)
