@@ -116,7 +116,11 @@ class Formulas:
 
     def is_uneven(self, value: str, dim: str) -> bool:
         """Say whether tiles of a value may end beyond the tensor along a dim."""
-        own, whole = self.program.type(value).dim(dim), self.program.extents[dim]
+        p, node = self.program, self.program.node(value)
+        tile = p.type(node.args[0]) if node.op == "output" else p.type(value)  # its own is whole
+        if dim not in tile.names:
+            return False  # a block's own place among parts
+        own, whole = tile.dim(dim), p.extents[dim]
         size = next(d.size for d in self.dims_of(value) if d.name == dim)
         split = "min" in self.limit(value, dim)
         return whole.dynamic or whole.size % own.size != 0 or size != own.size or split

@@ -1,7 +1,8 @@
-"""General tile programs: every form of the catalog as one, run; changed ones are refused."""
+"""General tile programs: every form as one, run; changed ones refused; their stores end in time."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.ir import Graph, Phase, retile
+from mirage_kernels.generator.ir import DType, Graph, Phase, retile
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.tiles.block import TileError
 from mirage_kernels.generator.tiles.check import compare, shortened
+from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.program import Barrier, BlockProgram, Statement, Tile
 
@@ -116,3 +118,27 @@ def test_statements_in_another_order_are_refused() -> None:
             [replace(program, statements={**program.statements, Phase.LOOP: tuple(said)})],
             sizes,
         )
+
+
+STORED = re.compile(r"const int left = (.*);\n\s*write_within<(\d+)")
+
+
+@pytest.mark.parametrize("form", ["gated_mlp", "silu_and_mul", "gqa"])
+def test_a_store_of_uneven_tiles_is_cut_at_the_end(form: str) -> None:
+    _, own, _ = programs(form)
+    for program in own:
+        text = "\n".join(KernelWriter(program, "it", DType.FP16).text())
+        (left, width) = STORED.findall(text)[-1]
+        output = program.body.of("output")[-1]
+        last = program.extents[output.out.type.names[-1]]
+        tile = program.type(output.args[0]).dim(last.name).size
+        even = last.size % tile == 0 and tile % int(width) == 0
+        assert even or str(last.size) in left or "args." in left
+
+
+def test_a_store_of_even_tiles_asks_for_rows_alone() -> None:
+    _, (program,), _ = programs("gated_mlp")
+    wide = replace(program.extents["N"], size=48)
+    even = replace(program, extents={**program.extents, "N": wide})
+    text = "\n".join(KernelWriter(even, "it", DType.FP16).text())
+    assert STORED.findall(text)[-1][0] == "y_index * 8 + M_at < args.M ? 8 : 0"
