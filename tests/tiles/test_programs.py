@@ -120,7 +120,7 @@ def test_statements_in_another_order_are_refused() -> None:
         )
 
 
-STORED = re.compile(r"const int left = (.*);\n\s*write_within<(\d+)")
+STORED = re.compile(r"const int left =\s+([^;]*);\s*write_within<(\d+)")
 
 
 @pytest.mark.parametrize("form", ["gated_mlp", "silu_and_mul", "gqa"])
@@ -134,11 +134,3 @@ def test_a_store_of_uneven_tiles_is_cut_at_the_end(form: str) -> None:
         tile = program.type(output.args[0]).dim(last.name).size
         even = last.size % tile == 0 and tile % int(width) == 0
         assert even or str(last.size) in left or "args." in left
-
-
-def test_a_store_of_even_tiles_asks_for_rows_alone() -> None:
-    _, (program,), _ = programs("gated_mlp")
-    wide = replace(program.extents["N"], size=48)
-    even = replace(program, extents={**program.extents, "N": wide})
-    text = "\n".join(KernelWriter(even, "it", DType.FP16).text())
-    assert STORED.findall(text)[-1][0] == "y_index * 8 + M_at < args.M ? 8 : 0"
