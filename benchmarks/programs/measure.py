@@ -56,19 +56,28 @@ def fitted(kernels: Kernels, inputs: dict[str, torch.Tensor]) -> dict[str, torch
     return made
 
 
+def several(results: object) -> list[torch.Tensor]:
+    """Return the results of a call as a list."""
+    return list(results) if isinstance(results, tuple | list) else [results]  # type: ignore[list-item]
+
+
+def difference(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the relative Frobenius error of a result."""
+    made = found.double().reshape(exact.shape)
+    return float((made - exact).norm() / exact.norm())
+
+
 def row_of(program_: Program, rows: int, dtype: str, peers: bool) -> dict[str, object]:
     """Return the row of a program at a number of rows: its error and times."""
     kernels = program(re.sub(r"\W", "_", program_.name))
     inputs = program_.inputs(rows, DTYPES[dtype], "cuda")
     given = fitted(kernels, inputs)
-    made = kernels(**given)
+    made = several(kernels(**given))
     torch.cuda.synchronize()
-    exact = program_.run(**{n: x.double() for n, x in inputs.items()})
-    found = made.double().reshape(exact.shape)
-    error = ((found - exact).norm() / exact.norm()).item()
-    eager = program_.run(**inputs)
-    own = ((eager.double() - exact).norm() / exact.norm()).item()
-    moved = sum(x.numel() * x.element_size() for x in (*inputs.values(), made))
+    exact = several(program_.run(**{n: x.double() for n, x in inputs.items()}))
+    error = max(map(difference, made, exact))
+    own = max(map(difference, several(program_.run(**inputs)), exact))
+    moved = sum(x.numel() * x.element_size() for x in (*inputs.values(), *made))
     row: dict[str, object] = {"program": program_.name, "rows": rows, "dtype": dtype}
     row |= {"error": float(f"{error:.2e}"), "eager_error": float(f"{own:.2e}")}
     row["floor_us"] = round(moved / BYTES_PER_US, 2)
@@ -98,11 +107,11 @@ def main() -> None:
             except (ValueError, RuntimeError) as error:
                 rows.append({"program": one.name, "rows": count, "reason": str(error)[:300]})
             print(json.dumps(rows[-1]), flush=True)
+            about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+            command = f"python -m programs.measure DIR --dtype {options.dtype}"
+            document = {**about, "command": command, "rows": rows}
+            options.json.write_text(json.dumps(document, indent=1) + "\n")
             torch.cuda.empty_cache()
-    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    command = f"python -m programs.measure DIR --dtype {options.dtype}"
-    document = {**about, "command": command, "rows": rows}
-    options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
