@@ -166,7 +166,7 @@ __device__ inline float tanh_of_softplus(float power) {
   const float square = power * (power + 2.0f);
   return quotient(square, square + 2.0f);
 }
-MIRAGE_TILE_UNARY(mish, Mish, a > 20.0f ? a : a* tanh_of_softplus(expf(a)))
+MIRAGE_TILE_UNARY(mish, Mish, a > 20.0f ? a : a * tanh_of_softplus(expf(a)))
 MIRAGE_TILE_UNARY(elu, Elu, a > 0.0f ? a : expm1f(a))
 
 #undef MIRAGE_TILE_UNARY
