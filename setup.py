@@ -19,6 +19,7 @@ PACKAGE_DIR = {
     "mirage_kernels": "kernels",
     "mirage_kernels.generator": "generator",
     "mirage_kernels.recipes": "recipes",
+    "mirage_kernels.csrc": "csrc",  # headers that `mirage-kernels compile` includes
 }
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         rms_norm_linear,
     )
     from mirage_kernels.page_lists import block_table_from_csr, gqa_csr
-    from mirage_kernels.programs import load, program, programs
+    from mirage_kernels.program_library import load, program, programs
 
 __version__ = "0.1.0"
 __all__ = [
@@ -72,7 +72,7 @@ _HOME = {
             "rms_norm_linear",
         ],
         "page_lists": ["block_table_from_csr", "gqa_csr"],
-        "programs": ["load", "program", "programs"],
+        "program_library": ["load", "program", "programs"],
     }.items()
     for name in names
 }

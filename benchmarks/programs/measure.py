@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from mirage_kernels.programs import Program as Kernels
-from mirage_kernels.programs import load, program
+from mirage_kernels.program_library import Program as Kernels
+from mirage_kernels.program_library import load, program
 from programs import PROGRAMS, Program, level1, level2, serving  # noqa: F401  (they register)
 
 BYTES_PER_US = 4.4e6  # an H200's streaming rate

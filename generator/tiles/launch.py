@@ -77,7 +77,8 @@ class Launcher:
     def text(self, opening: Sequence[str]) -> str:
         """Return the file, behind the lines of its header."""
         w = Writer()
-        w.write(*opening, '#include "general/block.cuh"', "")
+        w.lines += opening
+        w.write('#include "general/block.cuh"', "")
         w.write("namespace mirage::generated {", "namespace {", "")
         for bucket in self.buckets:
             for own in self._kernels(bucket):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from compilers import nvcc
+from torch._subclasses import FakeTensorMode
 
 import mirage_kernels
-from mirage_kernels.programs import ProgramKernel
+from mirage_kernels.program_library import ProgramKernel
 
 SIGNATURE = """{"name": "scaled", "dtype": "bf16", "arch": "sm_90a", "static": {"N": 4},
 "dynamic": ["M"], "inputs": ["x", "s"], "tensors": [{"name": "x", "dtype": "bf16",
@@ -21,9 +23,14 @@ SIGNATURE = """{"name": "scaled", "dtype": "bf16", "arch": "sm_90a", "static": {
 @pytest.fixture
 def scaled(tmp_path: Path) -> Path:
     """A folder with one shared object that has a program's three symbols."""
-    folder = tmp_path / "sm_90a" / "scaled"
+    _compiled(tmp_path, "sm_90a")
+    return tmp_path
+
+
+def _compiled(to: Path, arch: str) -> None:
+    folder = to / arch / "scaled"
     folder.mkdir(parents=True)
-    text = SIGNATURE.replace("\n", " ").replace('"', '\\"')
+    text = SIGNATURE.replace("sm_90a", arch).replace("\n", " ").replace('"', '\\"')
     (folder / "N4_bf16.c").write_text(
         "int scaled_N4_bf16(void) { return 0; }\n"
         "long long scaled_N4_bf16_workspace(const long long* dims) { return 8 * dims[0]; }\n"
@@ -31,12 +38,11 @@ def scaled(tmp_path: Path) -> Path:
     )
     out = str(folder / "N4_bf16.so")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", out, str(folder / "N4_bf16.c")], check=True)
-    return tmp_path
 
 
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_kernels.programs._kernels", dict[str, ProgramKernel]())
+    monkeypatch.setattr("mirage_kernels.program_library._kernels", dict[str, ProgramKernel]())
 
 
 def test_a_program_says_what_it_serves(scaled: Path) -> None:
@@ -47,9 +53,42 @@ def test_a_program_says_what_it_serves(scaled: Path) -> None:
 
 def test_results_have_the_extents_of_inputs_under_torch_compile(scaled: Path) -> None:
     mirage_kernels.load(scaled)
+    scaled_by = torch.compile(mirage_kernels.program("scaled"), backend="eager", fullgraph=True)
     x = torch.empty(3, 4, dtype=torch.bfloat16, device="meta")
-    made = mirage_kernels.program("scaled")(x, s=2.0)
+    made = scaled_by(x, s=2.0)
     assert (made.shape, made.dtype) == ((3, 4), torch.bfloat16)
+
+
+@pytest.mark.parametrize(("gpu", "arch"), [((9, 0), "sm_90a"), ((8, 6), "sm_80"), ((7, 5), "")])
+def test_a_gpu_gets_a_kernel_of_its_own_architecture(
+    scaled: Path, monkeypatch: pytest.MonkeyPatch, gpu: tuple[int, int], arch: str
+) -> None:
+    _compiled(scaled, "sm_80")
+    mirage_kernels.load(scaled)
+    about = SimpleNamespace(major=gpu[0], minor=gpu[1])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
+    kernels = mirage_kernels.program("scaled").kernels
+    with FakeTensorMode():
+        x = torch.empty(3, 4, dtype=torch.bfloat16, device="cuda")
+        fitting = [k.signature["arch"] for k in kernels if not k.misfit([x])]
+    assert fitting[:1] == ([arch] if arch else [])
+
+
+def test_a_shared_object_that_is_no_program_is_named(scaled: Path) -> None:
+    (scaled / "sm_90a/scaled/N4_bf16.so").rename(scaled / "other.so")
+    with pytest.raises(ImportError, match=r"other\.so is no compiled kernel"):
+        mirage_kernels.load(scaled)
+
+
+def test_an_input_that_the_fitting_kernel_lacks_is_refused(
+    scaled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirage_kernels.load(scaled)
+    program = mirage_kernels.program("scaled")
+    monkeypatch.setattr(program, "inputs", ("x", "s", "bias"))
+    x = torch.empty(3, 4, dtype=torch.bfloat16, device="meta")
+    with pytest.raises(ValueError, match="bf16 N=4 on sm_90a: it has no bias"):
+        program(x, 1.0, bias=x)
 
 
 @pytest.mark.parametrize(

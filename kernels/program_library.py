@@ -31,6 +31,7 @@ _TYPES = {
     "bf16": torch.bfloat16,
     "fp32": torch.float32,
     "int32": torch.int32,
+    "bool": torch.bool,
 }
 
 
@@ -55,33 +56,36 @@ class ProgramKernel:
         static = ", ".join(f"{dim}={size}" for dim, size in s["static"].items())
         return f"{s['dtype']} {static or 'any extents'} on {s['arch']}"
 
+    @property
+    def key(self) -> str:
+        """What the op finds the kernel by: an architecture's kernels have their own."""
+        return f"{self.signature['arch']}/{self.symbol}"
+
     def misfit(self, given: Sequence[Tensor | None]) -> str:
         """Return why tensors do not fit, naming the first that does not; empty if they do."""
-        sizes, device = dict[str, int](self.signature["static"]), None
+        sizes: dict[str, int] = dict(self.signature["static"])
+        device = next((t.device for t in given if t is not None), None)
+        if device is not None and not _runs_on(self.signature["arch"], device):
+            return f"{device} is of another architecture"
         for wanted, tensor in zip(self.signature["tensors"], given, strict=True):
-            name, dims = wanted["name"], wanted["dims"]
-            if tensor is None:
-                if not wanted["optional"]:
-                    return f"{name} is missing; a tensor [{', '.join(dims)}] works"
-                continue
-            device = device or tensor.device
-            if tensor.dtype is not _TYPES[wanted["dtype"]]:
-                return f"{name} is of {tensor.dtype}; {_TYPES[wanted['dtype']]} works"
-            if tensor.device != device:
-                return f"{name} is on {tensor.device}; {device}, as the other tensors, works"
-            if tensor.dim() != len(dims):
-                return f"{name} has {tensor.dim()} dims; [{', '.join(dims)}] works"
-            for dim, size in zip(dims, tensor.shape, strict=True):
-                if sizes.setdefault(dim, size) != size:
-                    return f"{name} has {dim} = {size}; {sizes[dim]} works"
-        return ""
+            if tensor is not None:
+                reason = _misfit(wanted, tensor, device, sizes)
+            else:
+                dims = f"[{', '.join(wanted['dims'])}]"
+                reason = "" if wanted["optional"] else f"is missing; a tensor {dims} works"
+            if reason:
+                return f"{wanted['name']} {reason}"
+        if device is None:
+            return "no tensor is given"
+        lost = [dim for dim in self.signature["dynamic"] if dim not in sizes]
+        return f"{', '.join(lost)} is known from no tensor that is given" if lost else ""
 
     def sizes(self, given: Sequence[Tensor | None]) -> dict[str, int]:
         """Return the extent of every dim."""
-        found = dict(self.signature["static"])
+        found: dict[str, int] = dict(self.signature["static"])
         for wanted, tensor in zip(self.signature["tensors"], given, strict=True):
             if tensor is not None:
-                found |= zip(wanted["dims"], tensor.shape, strict=True)
+                found.update(zip(wanted["dims"], tensor.shape, strict=True))
         return found
 
     def results(self, given: Sequence[Tensor | None]) -> list[Tensor]:
@@ -120,6 +124,36 @@ class ProgramKernel:
         return made
 
 
+def _misfit(
+    wanted: dict[str, Any], tensor: Tensor, device: torch.device | None, sizes: dict[str, int]
+) -> str:
+    """Return what is wrong with a tensor; notes the extents of its dims in `sizes`."""
+    dtype, dims = _TYPES[wanted["dtype"]], wanted["dims"]
+    if tensor.dtype is not dtype:
+        return f"is of {tensor.dtype}; {dtype} works"
+    if tensor.device != device:
+        return f"is on {tensor.device}; {device}, as the other tensors, works"
+    if tensor.dim() != len(dims):
+        return f"has {tensor.dim()} dims; [{', '.join(dims)}] works"
+    for dim, size in zip(dims, tensor.shape, strict=True):
+        if sizes.setdefault(dim, size) != size:
+            return f"has {dim} = {size}; {sizes[dim]} works"
+    return ""
+
+
+def _number(arch: str) -> int:
+    return int(arch.removeprefix("sm_").removesuffix("a"))
+
+
+def _runs_on(arch: str, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return True  # without data, as under "meta"; the op refuses the others
+    gpu = torch.cuda.get_device_properties(device)
+    number = 10 * gpu.major + gpu.minor
+    # "a": with the features of that one architecture. Other builds hold PTX for later ones.
+    return number == _number(arch) if arch.endswith("a") else number >= _number(arch)
+
+
 def _beside(tensor: Tensor) -> Tensor:
     made = tensor.contiguous()
     return made.clone() if made.data_ptr() % 16 else made
@@ -135,7 +169,8 @@ _kernels: dict[str, ProgramKernel] = {}
 def load(folder: str | os.PathLike[str]) -> list[str]:
     """Add the compiled kernels below a folder to what `program` finds; return their names.
 
-    Raises FileNotFoundError for a folder without any, saying how to compile them.
+    Raises FileNotFoundError for a folder without any, saying how to compile them, and ImportError
+    for a shared object that is none.
     """
     files = sorted(Path(folder).rglob("*.so"))
     found = [_read(file.resolve()) for file in files]
@@ -143,16 +178,23 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
         raise FileNotFoundError(
             f"{folder} holds no compiled kernels; `mirage-kernels compile {folder}` makes them"
         )
-    _kernels.update({kernel.symbol: kernel for kernel in found})
+    _kernels.update({kernel.key: kernel for kernel in found})
     return list(dict.fromkeys(kernel.name for kernel in found))
 
 
 def _read(file: Path) -> ProgramKernel:
-    symbol, library = f"{file.parent.name}_{file.stem}", ctypes.CDLL(str(file))
-    text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, f"{symbol}_signature")))
-    launch, workspace = getattr(library, symbol), getattr(library, f"{symbol}_workspace")
+    symbol = f"{file.parent.name}_{file.stem}"
+    try:
+        library = ctypes.CDLL(str(file))
+        at = ctypes.addressof(ctypes.c_char.in_dll(library, f"{symbol}_signature"))
+        launch, workspace = getattr(library, symbol), getattr(library, f"{symbol}_workspace")
+    except (OSError, ValueError, AttributeError) as failure:
+        raise ImportError(
+            f"{file} is no compiled kernel ({failure}); load a folder that "
+            "`mirage-kernels compile` wrote"
+        ) from failure
     workspace.restype = ctypes.c_int64
-    return ProgramKernel(symbol, json.loads(text), launch, workspace)
+    return ProgramKernel(symbol, json.loads(ctypes.string_at(at)), launch, workspace)
 
 
 @cache
@@ -174,9 +216,9 @@ class Program:
     """
 
     def __init__(self, kernels: Sequence[ProgramKernel]) -> None:
-        self.kernels = tuple(kernels)
-        first = self.kernels[0].signature
-        self.name, self.inputs = str(first["name"]), tuple(first["inputs"])
+        nearest = sorted(kernels, key=lambda k: _number(k.signature["arch"]), reverse=True)
+        self.kernels, self.name = tuple(nearest), nearest[0].name
+        self.inputs = tuple(dict.fromkeys(n for k in kernels for n in k.signature["inputs"]))
         self.__doc__ = f"{self.name}({', '.join(self.inputs)}): " + "; ".join(
             kernel.text for kernel in self.kernels
         )
@@ -188,11 +230,16 @@ class Program:
         given = {**dict(zip(self.inputs, args, strict=False)), **named}
         reasons = []
         for kernel in self.kernels:
+            own = kernel.signature["inputs"]
+            over = [n for n in given if given[n] is not None and n not in own]
+            if over:
+                reasons.append(f"{kernel.text}: it has no {', '.join(over)}")
+                continue
             tensors, scalars = self._split(kernel, given)
             reason = kernel.misfit(tensors)
             if not reason:
                 made: list[Tensor] = torch.ops.mirage_kernels.run_program(
-                    kernel.symbol, tensors, scalars
+                    kernel.key, tensors, scalars
                 )
                 return made[0] if len(made) == 1 else tuple(made)
             reasons.append(f"{kernel.text}: {reason}")
@@ -201,7 +248,7 @@ class Program:
     def _split(
         self, kernel: ProgramKernel, given: dict[str, Tensor | float | None]
     ) -> tuple[list[Tensor | None], list[float]]:
-        tensors = list[Tensor | None]()
+        tensors: list[Tensor | None] = []
         for wanted in kernel.signature["tensors"]:
             tensor = given.get(wanted["name"])
             if tensor is not None and not isinstance(tensor, Tensor):
@@ -228,15 +275,15 @@ def program(name: str) -> Program:
 
 @torch.library.custom_op("mirage_kernels::run_program", mutates_args=())
 def run_program(
-    symbol: str, tensors: Sequence[Tensor | None], scalars: Sequence[float]
+    key: str, tensors: Sequence[Tensor | None], scalars: Sequence[float]
 ) -> list[Tensor]:
     """Run a loaded kernel; `program` checks what it is given."""
     first = next(t for t in tensors if t is not None)
     if first.device.type != "cuda":
-        raise ValueError(f"{symbol}: tensors are on {first.device}; cuda works")
-    return _kernels[symbol].run(tensors, scalars)
+        raise ValueError(f"{_kernels[key].name}: tensors are on {first.device}; cuda works")
+    return _kernels[key].run(tensors, scalars)
 
 
 @run_program.register_fake
-def _(symbol: str, tensors: Sequence[Tensor | None], scalars: Sequence[float]) -> list[Tensor]:
-    return _kernels[symbol].results(tensors)
+def _(key: str, tensors: Sequence[Tensor | None], scalars: Sequence[float]) -> list[Tensor]:
+    return _kernels[key].results(tensors)
