@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from mirage_kernels.generator.build.programs import compile_programs
+from mirage_kernels.generator.commands.arguments import JOBS, JSON
 from mirage_kernels.generator.errors import FileError, PlanError
 from mirage_kernels.generator.records.programs import program_source
 from mirage_kernels.generator.records.record import load_record
@@ -14,10 +15,6 @@ from mirage_kernels.generator.terminal import Terminal, counted
 
 def _folder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="what `generate --out` wrote to")
-
-
-def _jobs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--jobs", metavar="N", type=int, help="compilers at once")
 
 
 def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -47,7 +44,8 @@ def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
         progress=lambda stage, done, total, text: said(f"  {stage:<9}{done}/{total}  {text}"),
     )
     terminal.line(f"{counted(len(made), 'kernel')} in {arguments.folder}")
+    terminal.document({"compiled": [str(path) for path in made]})
     return 0
 
 
-VERBS = {"compile": (compile_folder, _folder, _jobs)}
+VERBS = {"compile": (compile_folder, _folder, JOBS, JSON)}
