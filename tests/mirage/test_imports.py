@@ -43,7 +43,8 @@ def data(programs: dict[str, Callable[..., KernelGraph]]) -> list:
 
 
 def test_every_operator_of_the_format_has_a_meaning() -> None:
-    assert {step.op for step in OP_TYPES.values()} == set(POSITIONAL)
+    of_torch = {"mean", "number", "permute", "reshape"}
+    assert {step.op for step in OP_TYPES.values()} == set(POSITIONAL) - of_torch
 
 
 def test_a_written_graph_reads_back_unchanged(
