@@ -1,0 +1,111 @@
+// How general kernels are launched: tensors of a call, where they are aligned, and the launch
+// itself.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include <cuda_runtime.h>
+
+namespace mirage::general {
+
+constexpr int64_t kWorkspaceAlign = 256;
+inline int64_t rounded(int64_t bytes) {
+  return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
+}
+
+// A tensor in device memory. It is aligned if its rows begin at multiples of 16 bytes and have
+// their elements side by side, and rows lie side by side too where it is `packed`; or if it is left
+// out.
+struct Tensor {
+  static constexpr int kMostDims = 8;
+  void* at;
+  int dims;
+  int64_t strides[kMostDims];
+  bool aligned;
+};
+
+inline Tensor tensor(void* at, const int64_t* strides, int bytes, bool packed,
+                     std::initializer_list<int64_t> extents) {
+  Tensor made{at, static_cast<int>(extents.size()), {}, reinterpret_cast<uintptr_t>(at) % 16 == 0};
+  int64_t beside = 1;
+  for (int i = made.dims - 1; i >= 0; --i) {
+    made.strides[i] = strides[i];
+    const bool last = i + 1 == made.dims, single = extents.begin()[i] == 1;
+    made.aligned &= single || (last || packed ? strides[i] == beside : true);
+    made.aligned &= single || last || strides[i] * bytes % 16 == 0;
+    beside *= extents.begin()[i];
+  }
+  made.aligned |= at == nullptr;
+  return made;
+}
+
+// The tensors of a call, one after the other.
+class Tensors {
+ public:
+  Tensors(void* const* tensors, const int64_t* strides) : tensors_(tensors), strides_(strides) {}
+  Tensor next(int bytes, bool packed, std::initializer_list<int64_t> extents) {
+    const Tensor made = tensor(*tensors_++, strides_, bytes, packed, extents);
+    strides_ += made.dims;
+    return made;
+  }
+
+ private:
+  void* const* tensors_;
+  const int64_t* strides_;
+};
+
+// The next tensor of the workspace, its elements side by side.
+inline Tensor in_workspace(char*& workspace, int bytes, bool packed,
+                           std::initializer_list<int64_t> extents) {
+  int64_t strides[Tensor::kMostDims], count = 1;
+  for (int i = static_cast<int>(extents.size()) - 1; i >= 0; --i) {
+    strides[i] = count;
+    count *= extents.begin()[i];
+  }
+  const Tensor made = tensor(workspace, strides, bytes, packed, extents);
+  workspace += rounded(count * bytes);
+  return made;
+}
+
+constexpr int kMostBlocks = 8;  // of a cluster
+
+// The elements of a dim that each block of a cluster takes: `least` or more, whole steps of a loop.
+inline int split(int extent, int least, int step) {
+  const int all = (extent + kMostBlocks - 1) / kMostBlocks;
+  return all <= least ? least : (all + step - 1) / step * step;
+}
+
+template <class T, int kDims>
+void assign(T*& at, int64_t (&strides)[kDims], const Tensor& tensor) {
+  at = static_cast<T*>(tensor.at);
+  for (int i = 0; i < kDims; ++i) strides[i] = tensor.strides[i];
+}
+
+template <class Args>
+cudaError_t launch(void (*aligned)(Args), void (*any)(Args), const Args& args, bool is_aligned,
+                   int64_t blocks, int threads, int cluster, int shared_bytes,
+                   cudaStream_t stream) {
+  void (*kernel)(Args) = is_aligned ? aligned : any;
+  cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (status == cudaSuccess && cluster > 8)
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  if (status != cudaSuccess) return status;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
+  return cudaLaunchKernelEx(&config, kernel, args);
+}
+
+}  // namespace mirage::general
