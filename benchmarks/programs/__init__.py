@@ -25,6 +25,11 @@ class Program:
     shapes: Mapping[str, tuple[Size, ...]]
     rows: tuple[int, ...]
 
+    @property
+    def recipe(self) -> str:
+        """Name of its recipe."""
+        return self.name.replace("/", "_")
+
     def inputs(self, rows: int, dtype: torch.dtype, device: str = "cpu") -> Inputs:
         """Return inputs drawn with standard deviation 1, weights scaled by their last dim's root.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import time
@@ -36,9 +35,8 @@ def recipe_of(program: Program) -> Recipe:
         name: {i: "M" for i, size in enumerate(shape) if size == "M"}
         for name, shape in program.shapes.items()
     }
-    name = re.sub(r"\W", "_", program.name)
     return from_torch(
-        program.run, inputs, dynamic={n: d for n, d in dynamic.items() if d}, name=name
+        program.run, inputs, dynamic={n: d for n, d in dynamic.items() if d}, name=program.recipe
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +68,7 @@ def difference(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 def row_of(program_: Program, rows: int, dtype: str, peers: bool) -> dict[str, object]:
     """Return the row of a program at a number of rows: its error and times."""
-    kernels = program(re.sub(r"\W", "_", program_.name))
+    kernels = program(program_.recipe)
     inputs = program_.inputs(rows, DTYPES[dtype], "cuda")
     given = fitted(kernels, inputs)
     made = several(kernels(**given))
@@ -99,7 +98,7 @@ def main() -> None:
     options = parser.parse_args()
     there, rows = {*load(options.folder)}, []
     for one in PROGRAMS.values():
-        if re.sub(r"\W", "_", one.name) not in there:
+        if one.recipe not in there:
             continue
         for count in one.rows:
             try:

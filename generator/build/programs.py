@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from mirage_kernels.generator.build.compile import ROOT, default_jobs, gencode
-from mirage_kernels.generator.build.toolchain import find_nvcc
+from mirage_kernels.generator.build.toolchain import require_nvcc
 from mirage_kernels.generator.errors import ToolchainError
 
 Progress = Callable[[str, int, int, str], None]
@@ -37,11 +37,7 @@ def compile_programs(
     One that is newer than all sources beside it and in csrc stays as it is. Raises ToolchainError
     with the failing command, and for a missing nvcc or nvidia-cutlass.
     """
-    nvcc, started = find_nvcc(), time.monotonic()
-    if nvcc is None:
-        hint = "`pip install --group nvcc` (pip >= 25.1, in a source checkout) brings one"
-        raise ToolchainError("no CUDA compiler: nvcc was not found", hint)
-    include = cute_folder()
+    nvcc, include, started = require_nvcc(), cute_folder(), time.monotonic()
     headers = max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*.*h"))
     stale = [out for out in texts if _time(out) <= max(headers, _time(out.with_suffix(".cu")))]
     with ThreadPoolExecutor(jobs or default_jobs()) as pool:

@@ -31,12 +31,7 @@ class Toolchain:
 
 def find_toolchain() -> Toolchain:
     """Find all that a build needs. Raises ToolchainError naming the first thing that is missing."""
-    nvcc = find_nvcc()
-    if nvcc is None:
-        raise ToolchainError(
-            "no CUDA compiler: nvcc is not in $CUDA_HOME, PATH, /usr/local/cuda or a pip package",
-            "`pip install --group nvcc` (pip >= 25.1, in a source checkout) brings one",
-        )
+    nvcc = require_nvcc()
     cxx = shutil.which(os.environ.get("CXX", "g++"))
     if cxx is None:
         raise ToolchainError("no C++ compiler (g++) was found", "`apt-get install g++` brings one")
@@ -54,6 +49,17 @@ def find_toolchain() -> Toolchain:
         cuda_include_dir=_first_with(toolkit, ("include", f"{TARGET}/include"), "cuda_runtime.h"),
         launcher=(ccache,) if ccache else (),
     )
+
+
+def require_nvcc() -> Path:
+    """Find nvcc as `find_nvcc` does; raises ToolchainError where there is none."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise ToolchainError(
+            "no CUDA compiler: nvcc is not in $CUDA_HOME, PATH, /usr/local/cuda or a pip package",
+            "`pip install --group nvcc` (pip >= 25.1, in a source checkout) brings one",
+        )
+    return nvcc
 
 
 def find_nvcc() -> Path | None:

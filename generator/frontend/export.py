@@ -25,7 +25,12 @@ def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a recipe that is made of a function or module."""
     made = getattr(function, "__name__", type(function).__name__)
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made).lower()
-    return re.sub(r"\W", "_", snake)
+    return plain(snake)
+
+
+def plain(name: str) -> str:
+    """Return a name as an identifier: `up.weight` becomes `up_weight`."""
+    return re.sub(r"\W", "_", name)
 
 
 def exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]) -> Any:

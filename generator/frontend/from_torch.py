@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from mirage_kernels.generator.frontend.export import (
     exported,
     name_of,
     place_of,
+    plain,
 )
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, lower, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Program
@@ -78,7 +78,6 @@ class Traced:
     names: tuple[str, ...]  # of inputs
     dtypes: tuple[DType, ...]
     dynamic: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]  # of inputs, then of results
 
     @property
     def graph(self) -> Graph:
@@ -137,9 +136,9 @@ def _examples(
     for name, tensor in given.items():
         dims = dynamic.get(name, {})
         shape = [max(n, 2) + more if d in dims else n for d, n in enumerate(tensor.shape)]
-        same = shape == [*tensor.shape]
-        meta = tensor.new_empty_strided(shape, tensor.stride(), device="meta") if same else None
-        made[name] = tensor.new_empty(shape, device="meta") if meta is None else meta
+        longer = tensor.new_empty(shape, device="meta")
+        strides = tensor.stride() if longer.shape == tensor.shape else longer.stride()
+        made[name] = tensor.new_empty_strided(shape, strides, device="meta")
     return made
 
 
@@ -156,7 +155,7 @@ def _traced(
     for node in program_of_torch.graph.nodes:
         if node.op == "placeholder":
             value = node.meta["val"]
-            name = re.sub(r"\W", "_", targets.get(node.name) or node.name)
+            name = plain(targets.get(node.name) or node.name)
             names.append(name)
             dtypes.append(dtype_of(value, name))
             extents = tuple(int(n) for n in value.shape) or (1,)
@@ -182,9 +181,8 @@ def _traced(
                 f"a result of {name_of(function)} has the dims {list(shape)} by broadcasting alone",
                 "return it without the dims that nothing varies along",
             )
-    shapes = [tuple(t.dims) for t in (*program.inputs, *results)]
     renamed, named = _named(lowered, names, dynamic)
-    return Traced(renamed, tuple(names), tuple(dtypes), named, tuple(shapes))
+    return Traced(renamed, tuple(names), tuple(dtypes), named)
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -272,11 +270,10 @@ class TracedFunction:
 
         if not isinstance(self.function, torch.nn.Module):
             return self.function(**named)
-        own = {n for n, _ in self.function.named_parameters()} | {
-            n for n, _ in self.function.named_buffers()
-        }
-        state = {n: named[re.sub(r"\W", "_", n)] for n in own if re.sub(r"\W", "_", n) in named}
-        inputs = {n: x for n, x in named.items() if n not in {re.sub(r"\W", "_", o) for o in own}}
+        kept = (*self.function.named_parameters(), *self.function.named_buffers())
+        own = {plain(n): n for n, _ in kept}
+        state = {own[n]: x for n, x in named.items() if n in own}
+        inputs = {n: x for n, x in named.items() if n not in own}
         return torch.func.functional_call(self.function, state, kwargs=inputs)
 
 

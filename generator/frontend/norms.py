@@ -21,6 +21,11 @@ def affine(s: Steps, x: Tensor, weight: Operand | None, bias: Operand | None) ->
     return made if bias is None else s("add", made, bias)
 
 
+def _of_channels(s: Steps, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Return x * weight + bias, of which there is one of every channel."""
+    return affine(s, x, *(None if v is None else _per_channel(s, x, v) for v in (weight, bias)))
+
+
 def layer_norm(
     s: Steps,
     x: Tensor,
@@ -88,8 +93,7 @@ def batch_norm(
     else:
         root = s("sqrt", s("add", _per_channel(s, x, variance), eps))
         made = s("div", s("sub", x, _per_channel(s, x, mean)), root)
-    given = [None if v is None else _per_channel(s, x, v) for v in (weight, bias)]
-    return affine(s, made, *given)
+    return _of_channels(s, made, weight, bias)
 
 
 def instance_norm(
@@ -108,8 +112,7 @@ def instance_norm(
     if not use_input_stats:
         return batch_norm(s, x, weight, bias, mean, variance, False, momentum, eps)
     made = s.normalized(x, range(2, x.num_dims), eps)
-    given = [None if v is None else _per_channel(s, x, v) for v in (weight, bias)]
-    return affine(s, made, *given)
+    return _of_channels(s, made, weight, bias)
 
 
 def vector_norm(

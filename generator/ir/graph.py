@@ -204,6 +204,12 @@ class Graph:
         """The custom kernels of a kernel graph."""
         return self.of("block")
 
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """Where the custom kernels of a kernel graph run."""
+        bodies = (n.body for n in self.blocks if n.body is not None)
+        return tuple(b.space for b in bodies if b.space is not None)
+
 
 class Phase(Enum):
     """When a node of a block graph runs."""

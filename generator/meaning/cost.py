@@ -92,19 +92,27 @@ class Estimate:
 
 def estimate(graph: Graph, sizes: Mapping[str, int], on: Target) -> Estimate:
     """Return the predicted time of a muGraph at the given extents."""
-    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
-    parts = {parts_of(a.dim): count(a, sizes[a.dim]) for s in spaces for a in s.reduced}
-    sizes = {**sizes, **parts}
+    sizes = with_parts(graph, sizes)
     kernels = [_kernel(graph, n, sizes, on) for n in graph.nodes if n.op in ("block", "contract")]
     longest = max(kernels, key=lambda k: k.microseconds)
     return Estimate(sum(k.microseconds for k in kernels), longest.limit)
 
 
-def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> Estimate:
+def with_parts(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return extents with those of the dims that number parts of split ones."""
+    split = [a for space in graph.spaces for a in space.reduced]
+    return {**sizes, **{parts_of(a.dim): count(a, sizes[a.dim]) for a in split}}
+
+
+def moved_bytes(graph: Graph, node: Node, sizes: Mapping[str, int]) -> int:
+    """Return the bytes of a kernel's tensors, each of them once."""
     names = dict.fromkeys((*node.args, *(v.name for v in node.outs)))
     types = [graph.values[v].type for v in names]
-    moved = sum(t.dtype.bytes * prod(sizes[d] for d in t.names) for t in types)
-    times = {"memory": moved / on.memory_bytes_per_us}
+    return sum(t.dtype.bytes * prod(sizes[d] for d in t.names) for t in types)
+
+
+def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> Estimate:
+    times = {"memory": moved_bytes(graph, node, sizes) / on.memory_bytes_per_us}
     if node.body is None or node.body.space is None:
         whole = [Work(tuple((d, sizes[d]) for d in graph.values[a].type.names)) for a in node.args]
         return _slowest(times, cost_reading(sizes)[node.op](node, whole)[0], 1.0, on)

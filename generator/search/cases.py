@@ -158,5 +158,4 @@ def _counted_dims(graph: Graph) -> set[str]:
 
 
 def _axes(graph: Graph) -> list[Axis]:
-    spaces = (n.body.space for n in graph.blocks if n.body is not None)
-    return [axis for space in spaces if space is not None for axis in space.axes]
+    return [axis for space in graph.spaces for axis in space.axes]

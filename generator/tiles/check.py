@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import DType, Graph, Node, TensorType, parts_of, retile
+from mirage_kernels.generator.ir import DType, Graph, Node, TensorType, retile
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
@@ -61,21 +61,17 @@ def shortened(graph: Graph) -> tuple[Graph, dict[str, int]]:
 def _with_short_parts(graph: Graph) -> Graph:
     """Return the muGraph with few steps of its loops for each block that shares one."""
     tiles = {}
-    for node in graph.blocks:
-        space = node.body.space if node.body is not None else None
-        for axis in space.reduced if space is not None and space.loop is not None else ():
-            assert space is not None
-            assert space.loop is not None
-            if axis.dim == space.loop.dim:
-                tiles[parts_of(axis.dim)] = min(axis.tile, STEPS * space.loop.tile)
+    for space in graph.spaces:
+        for axis in space.reduced:
+            if space.loop is not None and axis.dim == space.loop.dim:
+                tiles[axis.tile_key] = min(axis.tile, STEPS * space.loop.tile)
     return retile(graph, tiles)
 
 
 def short_extents(graph: Graph) -> dict[str, int]:
     """Return extents by dim: some tiles, and the edge that the real extent has."""
-    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
     tiles: dict[str, list[int]] = {}
-    for space in spaces:
+    for space in graph.spaces:
         for axis in space.axes:
             count = STEPS if axis is space.loop else 2
             tiles.setdefault(axis.dim, []).append(count * axis.tile)

@@ -8,19 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mirage_kernels.generator.emit.cuda import TYPES
 from mirage_kernels.generator.emit.statements import vocabulary
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
 
-CTYPES = {
-    DType.FP16: "__half",
-    DType.BF16: "__nv_bfloat16",
-    DType.FP32: "float",
-    DType.INT32: "int",
-    DType.BOOL: "bool",
-}
+CTYPES = {**TYPES, DType.INT32: "int", DType.BOOL: "bool"}
 _ON_NUMBERS = {  # truth values are 1 and 0
     "less": "{0} < {1} ? 1.0f : 0.0f",
     "both": "{0} != 0.0f && {1} != 0.0f ? 1.0f : 0.0f",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_kernels.generator.ir import Dim, Graph, Phase
+from mirage_kernels.generator.ir import Dim, Graph, Phase, parts_of
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.tiles.block import Array, Block, Index, indices
 from mirage_kernels.generator.tiles.program import (
@@ -47,7 +47,7 @@ class Interpreter:
         for program in programs:
             for axis in program.space.reduced:
                 count = -(-self.extents[axis.dim] // axis.tile)
-                self.extents[f"{axis.dim}_parts"] = count
+                self.extents[parts_of(axis.dim)] = count
             for node in program.body.of("output"):
                 shape = [self.extents[d] for d in node.out.type.names]
                 tensors[program.tensors[node.name]] = np.full(shape, np.nan)
@@ -309,7 +309,7 @@ class _Run:
         index = dict(indices(dims))
         for d in type_.dims:
             if d.name not in have:  # the parts of a split
-                axis = next(a for a in p.space.reduced if f"{a.dim}_parts" == d.name)
+                axis = next(a for a in p.space.reduced if parts_of(a.dim) == d.name)
                 index[d.name] = np.full([x.size for x in dims], b.at[axis.name])
         made = np.broadcast_to(self.formula(value, index), [d.size for d in dims])
         whole = {d: index[d] if d not in have else w for d, w in b.whole(output, index).items()}

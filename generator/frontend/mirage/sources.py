@@ -100,8 +100,7 @@ def streamed(graph: ir.Graph) -> ir.Graph:
 
     That holds for every tensor in memory, also those between kernels and of library products.
     """
-    spaces = [n.body.space for n in graph.blocks if n.body and n.body.space]
-    loops = {space.loop.dim for space in spaces if space.loop}
+    loops = {space.loop.dim for space in graph.spaces if space.loop}
     others = {d for n in graph.inputs[1:] for d in n.out.type.names}
     tokens = set(graph.inputs[0].out.type.names) - others - loops
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import inf, prod
 from typing import ClassVar
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Axis, Graph, Node, count, parts_of, retile
-from mirage_kernels.generator.meaning.cost import block_work
+from mirage_kernels.generator.ir import Axis, Graph, Node, retile
+from mirage_kernels.generator.meaning.cost import block_work, moved_bytes, with_parts
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.lower import block_programs
-from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, BlockProgram
 
 BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
 MANY, FEW = 1024, 8  # what any extent of the counted dim, and of other dynamic dims, is planned for
@@ -43,7 +44,7 @@ PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
 ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
 COPY, PRODUCT, OPERATION = 20, 3, 1  # instructions of a 16-byte copy, an mma.sync, an operation
 SHARPNESS = 3  # how little times that overlap add to the longest of them
-VECTOR, MMA_FLOPS, WARP = 16, 4096, 32
+MMA_FLOPS = 4096  # of a warp's mma.sync
 
 
 @dataclass(frozen=True)
@@ -98,16 +99,14 @@ def roles_of(graph: Graph) -> GeneralRoles:
                 if not all(d.name in own for own in names) and d.name != node.over:
                     return GeneralRoles(d.name)
     dynamic = {d.name for n in graph.inputs for d in n.out.type.dims if d.dynamic}
-    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
-    cut = [a.dim for s in spaces for a in s.grid if a.dim in dynamic and not a.reduced]
+    cut = [a.dim for s in graph.spaces for a in s.grid if a.dim in dynamic and not a.reduced]
     return GeneralRoles(*cut[:1])
 
 
 def sizes_for(graph: Graph, counted: str, size: int) -> dict[str, int]:
     """Return the extents that a bucket is planned for."""
     types = [v.type for n in graph.nodes for v in n.outs]
-    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
-    summed = {a.dim for s in spaces for a in (*s.reduced, *([s.loop] if s.loop else []))}
+    summed = {a.dim for s in graph.spaces for a in (*s.reduced, *([s.loop] if s.loop else []))}
     found = {}
     for d in (d for type_ in types for d in type_.dims):
         wanted = (size or MANY) if d.name == counted else LONG if d.name in summed else FEW
@@ -118,13 +117,10 @@ def sizes_for(graph: Graph, counted: str, size: int) -> dict[str, int]:
 def predict(graph: Graph, knobs: GeneralKnobs, sizes: Mapping[str, int], on: Target) -> float:
     """Return the predicted microseconds of a muGraph, infinite where a block has no room."""
     tiled = retile(graph, dict(knobs.cuts))
-    axes = [a for n in tiled.blocks if n.body and n.body.space for a in n.body.space.reduced]
-    sizes = {**sizes, **{parts_of(a.dim): count(a, sizes[a.dim]) for a in axes}}
-    total = 0.0
-    made_of = programs(graph, knobs)
-    for node, made in zip(tiled.blocks, made_of, strict=True):
-        total += _kernel(tiled, node, made, sizes, on)
-    return total
+    sizes = with_parts(tiled, sizes)
+    made = block_programs(tiled, knobs.threads, knobs.stages)
+    pairs = zip(tiled.blocks, made, strict=True)
+    return sum(_kernel(tiled, node, program, sizes, on) for node, program in pairs)
 
 
 def _kernel(
@@ -133,9 +129,7 @@ def _kernel(
     work, resident = block_work(node, sizes), _resident(made, on)
     if not resident:
         return inf
-    tensors = [graph.values[a].type for a in node.args] + [v.type for v in node.outs]
-    moved = sum(t.dtype.bytes * prod(sizes[d] for d in t.names) for t in tensors)
-    memory = moved / on.memory_bytes_per_us
+    memory = moved_bytes(graph, node, sizes) / on.memory_bytes_per_us
     cache = work.blocks * work.loaded / on.l2_bytes_per_us
     # Of the busiest multiprocessor: blocks at once, and how often.
     together = min(resident, -(-work.blocks // on.multiprocessors))
@@ -145,7 +139,7 @@ def _kernel(
     copying = loaded / min(COPIED_PER_US, max(1.0, loaded * ahead) / LATENCY_US)
     products, operations = together * work.flops / steps, together * work.operations / steps
     computing = products * on.multiprocessors / on.tensor_flops_per_us / PRODUCTS
-    issued = COPY * loaded / VECTOR / WARP + PRODUCT * products / MMA_FLOPS
+    issued = COPY * loaded / VECTOR_BYTES / WARP + PRODUCT * products / MMA_FLOPS
     issued += OPERATION * operations / WARP
     warps = together * made.threads // WARP
     issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
@@ -157,11 +151,7 @@ def _kernel(
 def _resident(made: BlockProgram, on: Target) -> int:
     """Return how many blocks a multiprocessor holds at once."""
     shared = made.shared_bytes + SHARED_EACH
-    sums = 0
-    for f in made.fragments.values():
-        batch, rows, columns = f.extents
-        own = batch * rows * columns // (32 * f.warps[0] * f.warps[1])
-        sums += own
+    sums = sum(prod(f.extents) // (WARP * prod(f.warps)) for f in made.fragments.values())
     if made.shared_bytes > on.shared_bytes or sums > MOST_SUMS:
         return 0
     registers = made.threads * (REGISTERS + sums)
@@ -172,15 +162,15 @@ def _resident(made: BlockProgram, on: Target) -> int:
 def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Return the values of every knob that are tried, by name; tile sizes by `Axis.tile_key`."""
     found: dict[str, tuple[int, ...]] = {}
-    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
-    for space in spaces:
+    of_products = _product_dims(graph)
+    for space in graph.spaces:
         for axis in space.axes:
             options = _tiles(axis, space.loop, sizes[axis.dim])
-            if axis.dim in _product_dims(graph):
+            if axis.dim in of_products:
                 options = tuple(t for t in options if t >= LEAST_OF_PRODUCT) or options[-1:]
             shared = set(found.get(axis.tile_key, options)) & set(options)
             found[axis.tile_key] = tuple(sorted(shared)) or options
-    stages = STAGES if any(s.loop for s in spaces) else STAGES[:1]
+    stages = STAGES if any(s.loop for s in graph.spaces) else STAGES[:1]
     return {**found, "threads": THREADS, "stages": stages}
 
 
@@ -243,14 +233,14 @@ def best_knobs(graph: Graph, sizes: Mapping[str, int], on: Target) -> GeneralKno
     return knobs(best)
 
 
+@lru_cache(maxsize=8)  # planning asks for what choosing has found
 def general_variants(graph: Graph, on: Target) -> tuple[Variant[GeneralKnobs], ...]:
     """Return a variant per bucket of the counted dim; raises PlanError where there can be none.
 
     Products by a library have to be blocks already (`products.with_products`).
     """
-    against = [*reasons(graph)]
-    if against:
-        raise PlanError(against[0])
+    for reason in reasons(graph):
+        raise PlanError(reason)
     counted = roles_of(graph).counted
     found = [
         Variant(size, best_knobs(graph, sizes_for(graph, counted, size), on))
