@@ -13,6 +13,8 @@ import pytest
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import DType, Graph, Phase, retile
 from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.general import general_variants
+from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tiles.block import TileError
 from mirage_kernels.generator.tiles.check import compare, shortened
 from mirage_kernels.generator.tiles.cuda import KernelWriter
@@ -134,3 +136,9 @@ def test_a_store_of_uneven_tiles_is_cut_at_the_end(form: str) -> None:
         tile = program.type(output.args[0]).dim(last.name).size
         even = last.size % tile == 0 and tile % int(width) == 0
         assert even or str(last.size) in left or "args." in left
+
+
+@pytest.mark.parametrize("form", ["gqa_full", "sliding_window_attention", "layer_norm_linear"])
+def test_blocks_have_room_for_forms_with_several_dims_of_rows(form: str) -> None:
+    graph = load_record(min((KERNELS / form).glob("*_fp16.json"))).graph
+    assert general_variants(graph, target("sm_90a"))[-1].bucket == 0

@@ -175,13 +175,14 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
 
 
 def _product_dims(graph: Graph) -> set[str]:
-    """Return the dims that not all operands of some product have: its rows, columns, and depth."""
+    """Return the dims whose tiles are rounded up for products: depth, last of rows and columns."""
     found = set[str]()
     for kernel in graph.blocks:
         assert kernel.body is not None
         for node in kernel.body.of("contract"):
-            a, b = ({*kernel.body.values[x].type.names} for x in node.args)
-            found |= (a ^ b) | {node.over}
+            a, b = (kernel.body.values[x].type.names for x in node.args)
+            own = ([d for d in mine if d not in other] for mine, other in ((a, b), (b, a)))
+            found |= {node.over, *(dims[-1] for dims in own if dims)}
     return found
 
 
