@@ -104,7 +104,8 @@ class _Lowering:
             whole = node.loop_cut is None and bool(node.out.type.dims)
             place = self.roles.layout(node.out.type.names)
             return whole and place not in (Layout.FACTORS, *_READABLE)
-        return OPS[node.op].kind in _COMPUTED and self.phases[node.name] is Phase.BEFORE
+        before = OPS[node.op].kind in _COMPUTED and self.phases[node.name] is Phase.BEFORE
+        return before and self.roles.layout(node.out.type.names) not in _READABLE
 
     def program(self) -> TileProgram:
         rules: dict[Kind, Callable[[Node], None]] = {
