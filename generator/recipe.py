@@ -33,6 +33,8 @@ from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, Tenso
 if TYPE_CHECKING:
     import torch
 
+    from mirage_kernels.generator.partition.trace import Function
+
 _MISSING_NAME = re.compile(r"cannot import name '(\w+)' from 'mirage_kernels.generator.language'")
 # Kernels count columns in int32, and proofs run at full extents: 8 times the largest vocabulary.
 LARGEST_STATIC, LARGEST_DYNAMIC = 2**21, 2**31 - 1
@@ -249,14 +251,12 @@ def _recipes_in(module: ModuleType) -> list[Recipe]:
 def load_recipe(name_or_path: str) -> Recipe:
     """Return a recipe of the catalog by name, or one that a recipe file defines.
 
-    `my_recipes.py:name` names one of several in a file, or a PyTorch function or module that the
-    file has `example_inputs` for (a dict of tensors by name, a list of them in order, or a function
-    that returns either), or `get_inputs` and `get_init_inputs` as KernelBench has, and `dynamic`
-    where some extents are known at run time only. Raises RecipeError for an unknown name, an
-    unreadable file, a file whose Python fails, or one that defines no recipe or several.
+    `my_recipes.py:name` names one of several in a file, or a PyTorch function or module that
+    `load_function` finds. Raises RecipeError for an unknown name, an unreadable file, a file whose
+    Python fails, or one that defines no recipe or several.
     """
-    file, _, name = name_or_path.partition(".py:")
-    if not name and not name_or_path.endswith(".py"):
+    file, name = _file_and_name(name_or_path)
+    if file is None:
         known = catalog()
         if name_or_path not in known:
             raise RecipeError(
@@ -265,29 +265,54 @@ def load_recipe(name_or_path: str) -> Recipe:
                 "`mirage-kernels list` names all; a recipe file is given by its path, my_recipe.py",
             )
         return known[name_or_path]
-    path = Path(f"{file}.py" if name else name_or_path)
-    if not path.is_file():
-        raise RecipeError(f"recipe file {path} does not exist", "check the path")
-    module = _run_file(path)
+    module = _run_file(file)
+    function = _function_of(module, name)
+    if function is not None:
+        from mirage_kernels.generator.frontend.from_torch import from_torch
+
+        return from_torch(function.run, function.examples, dynamic=function.dynamic)
     named = getattr(module, name, None) if name else None
-    if callable(named) and not isinstance(named, Recipe):
-        return _of_torch(module, named)
     found = [r for r in _recipes_in(module) if name in ("", r.name) or r is named]
     if len(found) == 1:
         return found[0]
     if name:
-        raise RecipeError(f"{path} defines no recipe called {name}", "check the name")
-    several = ", ".join(f"{path}:{r.name}" for r in found)
+        raise RecipeError(f"{file} defines no recipe called {name}", "check the name")
+    several = ", ".join(f"{file}:{r.name}" for r in found)
     raise RecipeError(
         f"{name_or_path} defines {len(found)} recipes, not one",
         f"name one: {several}" if found else "decorate one function with @recipe(...)",
     )
 
 
-def _of_torch(module: ModuleType, named: Callable[..., object]) -> Recipe:
-    """Return the recipe of a PyTorch function, or of a module's class or instance, of a file."""
-    from mirage_kernels.generator.frontend.from_torch import from_torch
+def load_function(name_or_path: str) -> Function | None:
+    """Return the PyTorch function or module that `path/to/file.py:Name` names, None for a recipe.
 
+    The file has `example_inputs` for it (a dict of tensors by name, a list of them in order, or a
+    function that returns either), or `get_inputs` and `get_init_inputs` as KernelBench has, and
+    `dynamic` where some extents are known at run time only. Raises RecipeError as `load_recipe`.
+    """
+    file, name = _file_and_name(name_or_path)
+    return None if file is None or not name else _function_of(_run_file(file), name)
+
+
+def _file_and_name(name_or_path: str) -> tuple[Path | None, str]:
+    """Return the file that a recipe is in, and which one of it: `my_recipes.py:name`."""
+    file, _, name = name_or_path.partition(".py:")
+    if not name and not name_or_path.endswith(".py"):
+        return None, ""
+    path = Path(f"{file}.py" if name else name_or_path)
+    if not path.is_file():
+        raise RecipeError(f"recipe file {path} does not exist", "check the path")
+    return path, name
+
+
+def _function_of(module: ModuleType, name: str) -> Function | None:
+    """Return a PyTorch function, or a module's class or instance, of a file."""
+    from mirage_kernels.generator.partition.trace import Function
+
+    named = getattr(module, name, None) if name else None
+    if not callable(named) or isinstance(named, Recipe):
+        return None
     inputs = getattr(module, "example_inputs", getattr(module, "get_inputs", None))
     if inputs is None:
         raise RecipeError(
@@ -297,7 +322,7 @@ def _of_torch(module: ModuleType, named: Callable[..., object]) -> Recipe:
     given = inputs() if callable(inputs) else inputs
     first: Callable[[], list[object]] = getattr(module, "get_init_inputs", list)
     function = named(*first()) if isinstance(named, type) else named
-    return from_torch(function, given, dynamic=getattr(module, "dynamic", None))
+    return Function(function, given, getattr(module, "dynamic", None) or {})
 
 
 def _run_file(path: Path) -> ModuleType:

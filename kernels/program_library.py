@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.errors import type_sentence
+from mirage_kernels.program_steps import SteppedProgram, kernels_of
 
 PATH_VARIABLE = "MIRAGE_KERNELS_PATH"
 _TYPES = {
@@ -164,22 +165,29 @@ def _array(kind: Any, values: Sequence[Any]) -> Any:
 
 
 _kernels: dict[str, ProgramKernel] = {}
+_documents: dict[str, dict[str, Any]] = {}  # of programs of several steps, by file
+DOCUMENT = ".program.json"  # what their files end in
 
 
 def load(folder: str | os.PathLike[str]) -> list[str]:
-    """Add the compiled kernels below a folder to what `program` finds; return their names.
+    """Add the programs and compiled kernels below a folder to what `program` finds.
 
-    Raises FileNotFoundError for a folder without any, saying how to compile them, and ImportError
+    Returns the programs' names. Raises FileNotFoundError for a folder without any, saying how to compile them, and ImportError
     for a shared object that is none.
     """
     files = sorted(Path(folder).rglob("*.so"))
     found = [_read(file.resolve()) for file in files]
-    if not found:
+    documents = [file.resolve() for file in sorted(Path(folder).rglob(f"*{DOCUMENT}"))]
+    if not found and not documents:
         raise FileNotFoundError(
             f"{folder} holds no compiled kernels; `mirage-kernels compile {folder}` makes them"
         )
     _kernels.update({kernel.key: kernel for kernel in found})
-    return list(dict.fromkeys(kernel.name for kernel in found))
+    read = {str(file): json.loads(file.read_text()) for file in documents}
+    _documents.update(read)
+    parts = {symbol for document in read.values() for symbol in kernels_of(document)}
+    own = [kernel.name for kernel in found if kernel.symbol not in parts]
+    return list(dict.fromkeys([*(d["name"] for d in read.values()), *own]))
 
 
 def _read(file: Path) -> ProgramKernel:
@@ -206,7 +214,9 @@ def _load_path() -> None:
 def programs() -> list[str]:
     """Return the names of the programs that are loaded."""
     _load_path()
-    return sorted({kernel.name for kernel in _kernels.values()})
+    parts = {symbol for document in _documents.values() for symbol in kernels_of(document)}
+    own = {kernel.name for kernel in _kernels.values() if kernel.symbol not in parts}
+    return sorted(own | {document["name"] for document in _documents.values()})
 
 
 class Program:
@@ -263,14 +273,28 @@ class Program:
         return tensors, scalars
 
 
-def program(name: str) -> Program:
-    """Return a loaded program by name; raises KeyError with the names that there are."""
+def program(name: str) -> Program | SteppedProgram:
+    """Return a loaded program by name; raises KeyError with the names that there are.
+
+    The program of a PyTorch function takes and returns tensors as the function does.
+    """
     _load_path()
+    documents = [document for document in _documents.values() if document["name"] == name]
+    if documents:
+        return SteppedProgram(documents, _launched)
     found = [kernel for kernel in _kernels.values() if kernel.name == name]
     if not found:
         there = ", ".join(programs()) or "none is loaded: mirage_kernels.load(DIR)"
         raise KeyError(f"there is no program {name!r}; programs: {there}")
     return Program(found)
+
+
+def _launched(key: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Run a kernel of a program of several steps; raises KeyError where it is not loaded."""
+    if key not in _kernels:
+        raise KeyError(f"the kernel {key} of this program is not loaded: was it compiled?")
+    made: list[Tensor] = torch.ops.mirage_kernels.run_program(key, tensors, [])
+    return made
 
 
 @torch.library.custom_op("mirage_kernels::run_program", mutates_args=())

@@ -17,17 +17,18 @@ from pathlib import Path
 
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.pipeline import generate
+from mirage_kernels.generator.partition.program import partitioned, write_program
+from mirage_kernels.generator.partition.trace import Function
+from mirage_kernels.generator.pipeline import Result, generate
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.request import Request
 from programs import PROGRAMS, Program, level1, level2, serving  # noqa: F401  (they register)
 
 
-def recipe_of(program: Program) -> Recipe:
-    """Return the recipe of a program, at the sizes of its first number of rows."""
+def function_of(program: Program) -> Function:
+    """Return a program's function, at the sizes of its first number of rows."""
     import torch
 
     inputs = program.inputs(program.rows[0], torch.bfloat16, "meta")
@@ -35,26 +36,31 @@ def recipe_of(program: Program) -> Recipe:
         name: {i: "M" for i, size in enumerate(shape) if size == "M"}
         for name, shape in program.shapes.items()
     }
-    return from_torch(
-        program.run, inputs, dynamic={n: d for n, d in dynamic.items() if d}, name=program.recipe
-    )
+    return Function(program.run, inputs, {n: d for n, d in dynamic.items() if d}, program.recipe)
 
 
 def generated(program: Program, dtype: DType, folder: Path, jobs: int) -> dict[str, object]:
     """Generate the kernels of one program and return its row."""
     row: dict[str, object] = {"program": program.name, "dtype": dtype.value}
     started = time.monotonic()
-    try:
-        recipe = recipe_of(program)
-        row["traced"] = round(time.monotonic() - started, 2)
+
+    def make(recipe: Recipe) -> Result:
         request = Request(recipe, recipe.shapes[0], dtype, DEFAULT_ARCH)
-        made = generate(request, jobs=jobs, progress=lambda event: None)
-        record = made.record
-        row |= {"proved": record.proof.log2_failure, "kernels": len(record.graph.blocks)}
-        row |= {"emitted": sorted({v.schedule for v in record.variants}), "record": record.path}
-        if record.no_plan:
-            row["reason"] = record.no_plan
-        write([made], folder)
+        return generate(request, jobs=jobs, progress=lambda event: None)
+
+    try:
+        made = partitioned(function_of(program), dtype, DEFAULT_ARCH, make)
+        records = [result.record for result in made.results]
+        row["kernels"] = {
+            r.recipe: {
+                "proved": r.proof.log2_failure,
+                "schedules": sorted({v.schedule for v in r.variants}),
+            }
+            for r in records
+        }
+        row |= {"ways": [*made.lines()], "reasons": sorted(made.reasons.values())}
+        write(made.results, folder)
+        write_program(made.document, folder)
     except MirageError as error:
         row["reason"] = f"{type(error).__name__}: {error.sentence}"
     return row | {"seconds": round(time.monotonic() - started, 2)}

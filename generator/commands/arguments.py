@@ -10,18 +10,22 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_kernels.generator.bench.op_calls import op_call
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH, ROOT
 from mirage_kernels.generator.errors import FileError, MirageError, RecipeError, TargetError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
-from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe
+from mirage_kernels.generator.recipe import Recipe, Shape, load_function, load_recipe
 from mirage_kernels.generator.request import parse_shape
 from mirage_kernels.generator.settings import STORE_VARIABLE
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.terminal import PROGRAM
 
+if TYPE_CHECKING:
+    from mirage_kernels.generator.partition.trace import Function
+
+Loaded = TypeVar("Loaded")
 Container = argparse.ArgumentParser | argparse._MutuallyExclusiveGroup
 Argument = Callable[[Container], object]  # adds itself to a parser
 
@@ -94,11 +98,20 @@ KERNELS = argument("--kernels", "DIR", "folder of emitted kernels (default: the 
 
 def recipe(name_or_path: str) -> Recipe:
     """Load a recipe by name or file; a file is run without a trace on disk or on stdout."""
+    return _of_file(load_recipe, name_or_path)
+
+
+def function(name_or_path: str) -> Function | None:
+    """Load the PyTorch function that `file.py:Name` names, if it is one, as `recipe` does."""
+    return _of_file(load_function, name_or_path)
+
+
+def _of_file(load: Callable[[str], Loaded], name_or_path: str) -> Loaded:
     file = Path(name_or_path)
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            return load_recipe(str(file.resolve()) if file.is_file() else name_or_path)
+            return load(str(file.resolve()) if file.is_file() else name_or_path)
     except SystemExit as stop:
         raise RecipeError(
             f"recipe file {name_or_path} calls exit({stop.code!r})",

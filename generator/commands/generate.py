@@ -8,17 +8,19 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.errors import ShapeError, ToolchainError
+from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.jobs.job import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
-from mirage_kernels.generator.recipe import catalog
+from mirage_kernels.generator.recipe import Recipe, catalog
 from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.report import pruned_by
@@ -26,6 +28,9 @@ from mirage_kernels.generator.request import Request, parse_shape, requests
 from mirage_kernels.generator.search.superoptimizer import search_jobs
 from mirage_kernels.generator.settings import ray_address, store_folder
 from mirage_kernels.generator.terminal import Terminal, counted
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.partition.trace import Function
 
 Made = tuple[Result, float]  # seconds that it took here, a shared search included once
 NOT_EMITTED = 3  # exit code: proved, and no block has room for it
@@ -40,13 +45,19 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
     it was proved, in a file that ends in .mugraph.json, and the exit code is 3. All files are
     written at the end, each whole.
 
+    FILE.py:NAME is a PyTorch function or module (docs/from_torch.md). It is cut into kernels and
+    operators that PyTorch runs itself, and `mirage-kernels compile` makes a program of them.
+
     examples:
       mirage-kernels generate rms_norm_linear
       mirage-kernels generate rms_norm_linear --shape K=4096,N=6144 --dtype fp16 --dry-run
       mirage-kernels generate path/to/my_recipe.py --shape K=1024,N=512
     """
-    source = given.recipe(arguments.recipe)
+    function = given.function(arguments.recipe)
     folder = given.output_folder(arguments.out, arguments.recipe, arguments.arch)
+    if function is not None:
+        return _generate_function(function, folder, arguments, terminal)
+    source = given.recipe(arguments.recipe)
     shapes = [parse_shape(text, source) for text in arguments.shape or ()]
     if not (shapes or source.shapes):
         raise ShapeError(
@@ -69,6 +80,49 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
         {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
     )
     return NOT_EMITTED if any(result.record.no_plan for result, _ in made) else 0
+
+
+def _generate_function(
+    function: Function, folder: Path, arguments: argparse.Namespace, terminal: Terminal
+) -> int:
+    """Generate the program of a PyTorch function in every dtype."""
+    from mirage_kernels.generator.partition.program import partitioned, write_program
+
+    if arguments.shape:
+        raise ShapeError(
+            f"{function.named} is a PyTorch function, whose extents its example inputs give",
+            "leave out --shape, and change example_inputs",
+        )
+    made, written = [], list[Path]()
+    if arguments.dry_run:
+        terminal.line(f"would generate {function.named} into {folder}")
+        terminal.document({"folder": str(folder), "kernels": [{"function": function.named}]})
+        return 0
+    with all_or_nothing():
+        for dtype in arguments.dtype or STORAGE_DTYPES:
+            kernels = list[Made]()
+
+            def make(recipe: Recipe) -> Result:
+                request = Request(recipe, recipe.shapes[0], dtype, arguments.arch)  # noqa: B023
+                kernels.append(generate_one(request, arguments, terminal))  # noqa: B023
+                return kernels[-1][0]
+
+            program = partitioned(function, dtype, arguments.arch, make)
+            made += [m for m in kernels if m[0] in program.results]
+            written += write(program.results, folder)
+            written.append(write_program(program.document, folder))
+            for line in (f"{program.name}_{dtype.value}", *program.lines()):
+                terminal.line(line)
+            for reason in dict.fromkeys(program.reasons.values()):
+                terminal.line(f"  no kernel: {reason}")
+    if made:
+        _rows(made, terminal)
+    terminal.line(f"{counted(len(written), 'file')} in {folder}")
+    terminal.line(f"next: mirage-kernels compile {folder}")
+    terminal.document(
+        {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
+    )
+    return 0
 
 
 def generate_one(request: Request, arguments: argparse.Namespace, terminal: Terminal) -> Made:
@@ -119,6 +173,11 @@ def _report(made: Sequence[Made], terminal: Terminal) -> None:
         others = Counter(line.strip() for line in made[0][0].report.alternatives)
         for line, count in others.items():
             terminal.line(f"  also proved: {line}" + (f"; {count} of these" if count > 1 else ""))
+    _rows(made, terminal)
+
+
+def _rows(made: Sequence[Made], terminal: Terminal) -> None:
+    """Print a row per kernel."""
     rows = [
         {
             "kernel": result.request.name,

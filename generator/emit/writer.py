@@ -86,7 +86,10 @@ def broken(text: str, room: int) -> list[str]:
     left, assigned, right = text.partition(" = ")
     if assigned and (len(right) <= room - 4 or "(" not in right):
         return [f"{left} =", f"    {right}"]
-    opening = min(i for i in (text.find("("), text.find("{")) if i >= 0) + 1
+    brackets = [i for i in (text.find("("), text.find("{")) if i >= 0]
+    if not brackets:  # an include of a long name
+        return [text]
+    opening = min(brackets) + 1
     if assigned and len(text) - opening > room - 4:
         return [f"{left} =", *(f"    {row}" for row in broken(right, room - 4))]
     if opening > room - 8:

@@ -49,6 +49,20 @@ def exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor])
         ) from error
 
 
+def input_names(program: Any) -> dict[Any, str]:
+    """Return the inputs of an exported program by name, parameters and buffers among them."""
+    targets = {s.arg.name: s.target for s in program.graph_signature.input_specs}
+    nodes = (n for n in program.graph.nodes if n.op == "placeholder")
+    return {node: plain(targets.get(node.name) or node.name) for node in nodes}
+
+
+def operator_of(node: Any) -> str:
+    """Return the name of a node's ATen operator, as `ATEN` has it."""
+    name = str(getattr(node.target, "_schema", node.target)).partition("(")[0]
+    name = name.rpartition("::")[2].partition(".")[0]
+    return name if name in ATEN else name.rstrip("_")
+
+
 def fake(examples: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return tensors without memory on the CPU, where a module's parameters are."""
     import torch
@@ -79,10 +93,9 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
     """Apply an ATen operator; raises GraphError where it has no form."""
     import torch
 
-    name = str(getattr(node.target, "_schema", node.target)).partition("(")[0]
-    name = name.rpartition("::")[2].partition(".")[0]
+    own = operator_of(node)
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: found[n])
-    if name == "_assert_tensor_metadata":  # before a cast
+    if own == "_assert_tensor_metadata":  # before a cast
         return None
     if node.target is operator.getitem:
         if node.users and args[1] >= len(args[0]):
@@ -91,7 +104,6 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
     made = node.meta.get("val")
     if isinstance(made, torch.Tensor) and not made.dtype.is_floating_point:
         raise GraphError(f"its result is of {made.dtype}", "kernels compute real numbers")
-    own = name if name in ATEN else name.rstrip("_")
     if own not in ATEN:
         raise GraphError("kernels cannot be made of it", "docs/from_torch.md lists what there is")
     kept = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device")}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
@@ -19,6 +19,7 @@ from mirage_kernels.generator.frontend.export import (
     applied,
     dtype_of,
     exported,
+    input_names,
     name_of,
     place_of,
     plain,
@@ -57,17 +58,48 @@ def from_torch(
     Raises RecipeError, naming the operator and the line in the function's source, for an operator
     that kernels cannot be made of, and for a function whose program depends on a dynamic extent.
     """
-    dynamic, example_inputs = dynamic or {}, _by_name(function, example_inputs)
-    traced = _traced(function, _examples(example_inputs, dynamic, 0), dynamic)
-    if dynamic:
-        longer = _examples(example_inputs, dynamic, OTHER)
-        traced, other = _with_sizes(traced, _traced(function, longer, dynamic))
+    dynamic, given = dynamic or {}, by_name(function, example_inputs)
+    more = (0, OTHER) if dynamic else (0,)
+    portions = [_portion(function, longer_by(given, dynamic, by)) for by in more]
+    return portions_recipe(name or name_of(function), function, portions, dynamic, order=[*given])
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Nodes of a graph that torch.export made, what they read by name, and what they give."""
+
+    name: str
+    nodes: Sequence[Any]
+    inputs: Mapping[Any, str]
+    results: Sequence[Any]
+    where: Callable[[Any], str]  # a node is called in the source
+    shapes: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of inputs side by side
+
+
+def portions_recipe(
+    name: str,
+    function: Callable[..., Any],
+    portions: Sequence[Portion],
+    dynamic: Dynamic,
+    *,
+    order: Sequence[str] = (),
+    rows: Mapping[str, int] | None = None,
+) -> Recipe:
+    """Return the recipe of nodes, traced at two extents of the dims that `dynamic` names.
+
+    `function` computes them and is the reference; `order` has inputs that come first, `rows` the
+    extents of dynamic dims at which it is called. Raises RecipeError for what kernels cannot be
+    made of.
+    """
+    traced = _traced(portions[0], dynamic)
+    for longer in portions[1:]:
+        traced, other = _with_sizes(traced, _traced(longer, dynamic))
         if _shape_of(other) != _shape_of(traced):
             raise RecipeError(
-                f"{name_of(function)} computes something else at another extent of a dynamic dim",
+                f"{portions[0].name} computes something else at another extent of a dynamic dim",
                 "make that dim static, or take extents from the tensors' shapes",
             )
-    return _recipe(function, traced, example_inputs, name or name_of(function))
+    return _recipe(name, TracedFunction(function, traced, order, rows or {}))
 
 
 @dataclass(frozen=True)
@@ -85,7 +117,7 @@ class Traced:
         return self.lowered.graph
 
 
-def _by_name(function: Callable[..., Any], given: Examples) -> dict[str, torch.Tensor]:
+def by_name(function: Callable[..., Any], given: Examples) -> dict[str, torch.Tensor]:
     """Return example inputs by the names of a function's parameters."""
     if isinstance(given, Mapping):
         return dict(given)
@@ -125,8 +157,8 @@ def _shape_of(traced: Traced) -> list[tuple[str, tuple[str, ...], str, float]]:
     return [(n.op, n.args, n.over, n.value) for n in traced.graph.nodes]
 
 
-def _examples(
-    given: Mapping[str, torch.Tensor], dynamic: Dynamic, more: int
+def longer_by(
+    given: Mapping[str, torch.Tensor], dynamic: Dynamic, more: Mapping[str, int] | int
 ) -> dict[str, torch.Tensor]:
     """Return tensors without memory; dynamic dims are longer, one of a single element at least two.
 
@@ -135,7 +167,8 @@ def _examples(
     made = {}
     for name, tensor in given.items():
         dims = dynamic.get(name, {})
-        shape = [max(n, 2) + more if d in dims else n for d, n in enumerate(tensor.shape)]
+        by = {d: more if isinstance(more, int) else more.get(n, 0) for d, n in dims.items()}
+        shape = [max(n, 2) + by[d] if d in dims else n for d, n in enumerate(tensor.shape)]
         longer = tensor.new_empty(shape, device="meta")
         strides = tensor.stride() if longer.shape == tensor.shape else longer.stride()
         made[name] = tensor.new_empty_strided(shape, strides, device="meta")
@@ -145,40 +178,44 @@ def _examples(
 # -- tracing ---------------------------------------------------------------------------------------
 
 
-def _traced(
-    function: Callable[..., Any], examples: Mapping[str, torch.Tensor], dynamic: Dynamic
-) -> Traced:
+def _portion(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]) -> Portion:
+    """Return all that torch.export makes of a function."""
+    program = exported(function, examples)
+    return Portion(
+        name_of(function),
+        [n for n in program.graph.nodes if n.op not in ("placeholder", "output")],
+        input_names(program),
+        next(n.args[0] for n in program.graph.nodes if n.op == "output"),
+        lambda node: place_of(function, examples, node),
+    )
+
+
+def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
     program, found, names, dtypes = Program(), dict[Any, Any](), list[str](), list[DType]()
-    program_of_torch = exported(function, examples)
-    results: Sequence[Any] = ()
-    targets = {s.arg.name: s.target for s in program_of_torch.graph_signature.input_specs}
-    for node in program_of_torch.graph.nodes:
-        if node.op == "placeholder":
-            value = node.meta["val"]
-            name = plain(targets.get(node.name) or node.name)
-            names.append(name)
-            dtypes.append(dtype_of(value, name))
-            extents = tuple(int(n) for n in value.shape) or (1,)
-            found[node] = program.input(extents, dtypes[-1], tuple(value.stride()) or (1,))
-        elif node.op == "call_function":
-            try:
-                found[node] = applied(program, node, found)
-            except GraphError as error:
-                place = place_of(function, examples, node)
-                raise RecipeError(f"{place}: {error.sentence}", error.hint) from error
-        elif node.op == "output":
-            results = [found[r] for r in node.args[0]]
-            wanted = [tuple(r.meta["val"].shape) or (1,) for r in node.args[0]]
-        else:
+    for node, name in portion.inputs.items():
+        value = node.meta["val"]
+        names.append(name)
+        dtypes.append(dtype_of(value, name))
+        extents = portion.shapes.get(node) or tuple(int(n) for n in value.shape) or (1,)
+        strides = () if node in portion.shapes else tuple(value.stride()) or (1,)
+        found[node] = program.input(extents, dtypes[-1], strides)
+    for node in portion.nodes:
+        if node.op != "call_function":
             raise RecipeError(
-                f"{name_of(function)} has a {node.op} in its graph", "none is known here"
+                f"{portion.name} has a {node.op} in its graph", "none is known here"
             )
+        try:
+            found[node] = applied(program, node, found)
+        except GraphError as error:
+            raise RecipeError(f"{portion.where(node)}: {error.sentence}", error.hint) from error
+    results = [found[r] for r in portion.results]
     program.results.extend(results)
     lowered = lower(program)
-    for made, shape in zip(results, wanted, strict=True):
-        if tuple(made.dims) != tuple(shape):
+    for made, node in zip(results, portion.results, strict=True):
+        shape = tuple(node.meta["val"].shape) or (1,)
+        if tuple(made.dims) != shape:
             raise RecipeError(
-                f"a result of {name_of(function)} has the dims {list(shape)} by broadcasting alone",
+                f"a result of {portion.name} has the dims {list(shape)} by broadcasting alone",
                 "return it without the dims that nothing varies along",
             )
     renamed, named = _named(lowered, names, dynamic)
@@ -239,18 +276,36 @@ def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
 class TracedFunction:
     """A PyTorch function that takes and returns tensors with the dims of its recipe."""
 
-    def __init__(self, function: Callable[..., Any], traced: Traced, given: Sequence[str]) -> None:
-        self.function, self.traced, self.given = function, traced, tuple(given)
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        traced: Traced,
+        first: Sequence[str],
+        rows: Mapping[str, int],
+    ) -> None:
+        self.function, self.traced, self.rows = function, traced, rows
+        graph = traced.graph
+        used = {a for n in graph.nodes for a in n.args} | {*graph.outputs}
+        inputs = dict(zip(traced.names, graph.inputs, strict=True))
+        order = (n for n in (*first, *traced.names) if n in inputs and inputs[n].name in used)
+        self.given = tuple(dict.fromkeys(order))
 
     @property
     def extents(self) -> dict[str, int]:
         """Return the extents that it may be called with: a function's sizes may be fixed."""
         sizes = sizes_of(self.traced.graph)
-        return {d: ROWS if d in self.traced.dynamic else n for d, n in sizes.items()}
+        dynamic = self.traced.dynamic
+        return {d: self.rows.get(d, ROWS) if d in dynamic else n for d, n in sizes.items()}
+
+    @property
+    def layouts(self) -> dict[str, Sequence[Sequence[str]]]:
+        """Return the recipe's dims that each dim of an input is made of, by the input's name."""
+        known = dict(zip(self.traced.names, self.traced.lowered.inputs, strict=True))
+        return {name: known[name] for name in self.given}
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """Call the function with tensors in the order of the recipe's inputs."""
-        layouts = [self.traced.lowered.inputs[self.traced.names.index(n)] for n in self.given]
+        layouts = [*self.layouts.values()]
         sizes: dict[str, int] = {}
         named: dict[str, torch.Tensor] = {}
         for layout, tensor in zip(layouts, tensors, strict=True):
@@ -277,14 +332,9 @@ class TracedFunction:
         return torch.func.functional_call(self.function, state, kwargs=inputs)
 
 
-def _recipe(
-    function: Callable[..., Any], traced: Traced, examples: Mapping[str, torch.Tensor], name: str
-) -> Recipe:
-    graph = traced.graph
-    used = {a for n in graph.nodes for a in n.args} | {*graph.outputs}
+def _recipe(name: str, function: TracedFunction) -> Recipe:
+    traced, graph, order = function.traced, function.traced.graph, function.given
     inputs = dict(zip(traced.names, graph.inputs, strict=True))
-    order = [n for n in (*examples, *traced.names) if n in inputs and inputs[n].name in used]
-    order = list(dict.fromkeys(order))
     storage = {d for d in traced.dtypes if d is not DType.FP32}
     texts = {}
     for n in order:
@@ -300,7 +350,8 @@ def _recipe(
         return _replayed(graph, {inputs[n].name: x for n, x in given.items()})
 
     program.__name__ = name
-    program.__doc__ = (inspect.getdoc(function) or f"{name}, a PyTorch function").partition("\n")[0]
+    said = inspect.getdoc(function.function) or f"{name}, a PyTorch function"
+    program.__doc__ = said.partition("\n")[0]
     program.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in texts]
     )
@@ -309,7 +360,7 @@ def _recipe(
         output=outputs[0],
         also={f"result_{i}": text for i, text in enumerate(outputs[1:], start=1)},
         dynamic=dict.fromkeys(traced.dynamic, BOUND),
-        reference=TracedFunction(function, traced, order),
+        reference=function,
         shapes=(Shape("the example inputs", static),),
     )
     return declared(program)

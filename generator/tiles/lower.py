@@ -186,6 +186,9 @@ class _Lowering:
                     dims = self.types[name].dims
                     ordered = sorted(dims, key=lambda d: d.name == node.over)
                     self.tile(name, ordered)
+        for node in self.body.of("combine", "combine_rescaled"):  # other blocks read what it joins
+            if OPS[self.body.producers[node.args[0]].op].kind is Kind.ELEMENTWISE:
+                self.tile(node.args[0])
         for node in self.body.inputs:
             if not node.out.type.dims or self.is_position(node.name) or node.name in self.tiles:
                 continue

@@ -1,0 +1,1 @@
+"""Cutting a PyTorch function into kernels and operators that PyTorch runs itself."""

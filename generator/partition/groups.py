@@ -1,0 +1,331 @@
+"""Which nodes of a function become one kernel.
+
+A product starts a kernel; elementwise functions of its result join it, and so does what is computed
+in front of it for it alone. What sums rows of a product's result starts the next kernel. Two
+products of one tensor whose results meet are one kernel, as a gated MLP's, and so is attention:
+two products with a softmax between them over the dim that the second contracts. A product of many
+rows on both sides is PyTorch's, which is faster there. Views go where they are looked at from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+from typing import Any
+
+from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutates
+
+FEW = 64  # rows up to which kernels multiply at the speed of memory
+LOW_RANK = 128  # columns of a product that the next one may take in the same kernel
+MOST_NODES, MOST_REDUCTIONS = 14, 3  # of a kernel: what a search finds in seconds
+PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "matmul", "einsum", "mv"))
+ATTENTION = "scaled_dot_product_attention"
+SOFTMAX = frozenset(("softmax", "_softmax"))
+SAME = frozenset(("to", "_to_copy", "contiguous", "clone", "type_as", "lift_fresh_copy", "dropout"))
+REDUCTIONS = SOFTMAX | frozenset(
+    ("log_softmax", "logsumexp", "sum", "mean", "max", "min", "amax", "amin", "norm")
+    + ("linalg_vector_norm", "frobenius_norm", "layer_norm", "rms_norm", "group_norm")
+    + ("instance_norm", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div")
+    + ("triplet_margin_loss",)
+)
+
+
+class Kind(Enum):
+    """What a kernel is made of."""
+
+    CALL = "PyTorch's own"
+    CHAIN = "elementwise functions and reductions"
+    PRODUCT = "a product and what goes with it"
+    ATTENTION = "attention"
+
+
+@dataclass
+class Group:
+    """Nodes of one kernel, in order, or a single one that PyTorch runs."""
+
+    kind: Kind
+    region: int = 0  # between operators that write over their operands
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def products(self) -> list[Node]:
+        """Its products."""
+        return [n for n in self.nodes if operator_of(n) in PRODUCTS]
+
+    @property
+    def reductions(self) -> int:
+        """How many of its nodes sum up."""
+        return sum(map(reduces, self.nodes))
+
+
+def reduces(node: Node) -> bool:
+    """Say whether a node sums up elements; one along dims of one element does not."""
+    shapes = [_first(n).shape for n in (*node.all_input_nodes[:1], node)]
+    same = prod(shapes[0]) == prod(shapes[1]) and len(shapes[0]) != len(shapes[1])
+    ones = operator_of(node) in ("sum", "mean", "logsumexp") and (same or shapes[0] == shapes[1])
+    return operator_of(node) in REDUCTIONS and not ones
+
+
+def _first(node: Node) -> Any:
+    """Return a value, or the first of several."""
+    value = node.meta["val"]
+    return value[0] if isinstance(value, tuple | list) else value
+
+
+def ordered(grouping: Grouping) -> list[Group]:
+    """Return groups so that each comes behind what it takes."""
+    done: list[Group] = []
+
+    def visit(group: Group) -> None:
+        if group not in done:
+            for needed in grouping.needs(group):
+                visit(needed)
+            done.append(group)
+
+    for group in sorted(grouping.groups, key=lambda g: g.region):
+        visit(group)
+    return done
+
+
+def free_extents(node: Node) -> tuple[int, int]:
+    """Return the rows of a product's two operands: what each has and the other has not."""
+    a, b, *_ = (tuple(map(int, n.meta["val"].shape)) for n in _factors(node))
+    op = operator_of(node)
+    if op == "einsum":
+        names = str(node.args[0]).replace(" ", "").partition("->")[0].split(",")
+        mine, other = (dict(zip(x, s, strict=True)) for x, s in zip(names, (a, b), strict=True))
+        return prod(n for d, n in mine.items() if d not in other), prod(
+            n for d, n in other.items() if d not in mine
+        )
+    if op == "linear":
+        return prod(a[:-1]), b[0]
+    columns = b[-1] if len(b) > 1 else 1
+    rows = prod(a[:-1]) if len(b) <= 2 else a[-2] if len(a) > 1 else 1
+    return rows, columns
+
+
+def _factors(node: Node) -> Sequence[Node]:
+    op = operator_of(node)
+    if op == "einsum":
+        return list(node.args[1])
+    if op == ATTENTION:
+        return list(node.args[:3])
+    return [n for n in node.args if isinstance(n, type(node))][1 if op == "addmm" else 0 :][:2]
+
+
+class Grouping:
+    """Groups of a trace's nodes.
+
+    `few` says of a product whether kernels multiply it; `alone` has products that nothing joins,
+    and `calls` nodes that PyTorch runs, besides those that no kernel can be made of.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        few: Callable[[Node], bool],
+        alone: Collection[Node] = (),
+        calls: Collection[Node] = (),
+    ) -> None:
+        self.trace, self.few, self.alone = trace, few, alone
+        self.calls = {*calls, *trace.refused}
+        self.groups: list[Group] = []
+        self.of: dict[Node, Group] = {}
+        self.attention = self._attention()
+        region = 0
+        for node in trace.nodes:
+            if is_view(node) and node not in self.calls:
+                continue
+            self._place(node, region)
+            region += mutates(node) and node in trace.refused
+        self._merge_chains()
+
+    # -- forming -----------------------------------------------------------------------------------
+
+    def _place(self, node: Node, region: int) -> None:
+        op = operator_of(node)
+        if node in self.calls or not self._multiplied(node):
+            self._add(node, Group(Kind.CALL, region))
+        elif node in self.attention:
+            first = next((n for n in self.attention[node] if n in self.of), None)
+            self._add(node, self.of[first] if first else Group(Kind.ATTENTION, region))
+        elif op == ATTENTION:
+            self._add(node, Group(Kind.ATTENTION, region))
+        elif op in PRODUCTS:
+            low = [g for g in self._sources(node) if self._low_rank(g) and g.region == region]
+            joined = low and node not in self.alone and self._joins(node, low[-1])
+            self._add(node, low[-1] if joined else Group(Kind.PRODUCT, region))
+        else:
+            kinds = (Kind.CHAIN,) if reduces(node) else (*Kind,)[1:]
+            self._join(node, [g for g in self._sources(node) if g.kind in kinds], region)
+
+    def _join(self, node: Node, among: list[Group], region: int) -> None:
+        """Put an elementwise function or reduction into the last group that may take it."""
+        order = {id(g): (g.kind is not Kind.CHAIN, i) for i, g in enumerate(self.groups)}
+        fitting = [g for g in among if g.region == region and self._room(g, [node])]
+        fitting = [g for g in fitting if not {*g.nodes} & {*self.alone}]
+        for group in sorted(fitting, key=lambda g: order[id(g)], reverse=True):
+            if self._joins(node, group):
+                self._add(node, group)
+                for other in fitting:
+                    if other is not group and self._unites(group, other):
+                        self._merge(other, group)
+                return
+        copies = operator_of(node) in SAME
+        self._add(node, Group(Kind.CALL if copies else Kind.CHAIN, region))
+
+    def _add(self, node: Node, group: Group) -> None:
+        if group not in self.groups:
+            self.groups.append(group)
+        group.nodes.append(node)
+        self.of[node] = group
+
+    def _multiplied(self, node: Node) -> bool:
+        return operator_of(node) not in (*PRODUCTS, ATTENTION) or self.few(node)
+
+    def _room(self, group: Group, more: Sequence[Node]) -> bool:
+        nodes = [*group.nodes, *more]
+        sums = group.reductions + sum(map(reduces, more))
+        return len(nodes) <= MOST_NODES and sums <= MOST_REDUCTIONS
+
+    def _low_rank(self, group: Group) -> bool:
+        columns = [min(free_extents(n)) for n in group.products]
+        return group.kind is Kind.PRODUCT and len(group.nodes) == 1 and columns[0] <= LOW_RANK and (
+            int(group.nodes[0].meta["val"].shape[-1]) <= LOW_RANK
+        )
+
+    def _unites(self, a: Group, b: Group) -> bool:
+        """Say whether two groups are chains, or products of one tensor."""
+        if a.kind is b.kind is Kind.CHAIN:
+            return self._room(a, b.nodes) and self._acyclic(a, b)
+        shared = {*map(self.seen, (f for n in a.products for f in _factors(n)))}
+        shared &= {*map(self.seen, (f for n in b.products for f in _factors(n)))}
+        both = a.kind is b.kind is Kind.PRODUCT and bool(shared) and not {*a.nodes, *b.nodes} & {
+            *self.alone
+        }
+        return both and self._room(a, b.nodes) and self._acyclic(a, b)
+
+    def _merge(self, group: Group, into: Group) -> None:
+        place = {n: i for i, n in enumerate(self.trace.nodes)}
+        into.nodes = sorted([*group.nodes, *into.nodes], key=place.__getitem__)
+        self.of |= dict.fromkeys(group.nodes, into)
+        self.groups.remove(group)
+
+    def _merge_chains(self) -> None:
+        """Put what is computed for one product alone in front of it, in its kernel."""
+        for group in [g for g in self.groups if g.kind is Kind.CHAIN][::-1]:
+            users = {id(self.of.get(u)): self.of.get(u) for n in group.nodes for u in self._users(n)}
+            users.pop(id(group), None)
+            into = next(iter(users.values()), None)
+            if len(users) != 1 or into is None or into.region != group.region:
+                continue
+            most = {Kind.PRODUCT: 1, Kind.ATTENTION: 0}.get(into.kind, -1)
+            free = not {*into.nodes} & {*self.alone}
+            free &= not group.reductions or not self._result(group)
+            if group.reductions <= most and free and self._room(into, group.nodes):
+                self._merge(group, into)
+
+    def _result(self, group: Group) -> bool:
+        return bool({*map(self.seen, self.trace.results)} & {*group.nodes})
+
+    def used_outside(self, node: Node, group: Group) -> bool:
+        """Say whether the function returns a value of a group, or another group takes it."""
+        if node in map(self.seen, self.trace.results):
+            return True
+        return any(self.of[u] is not group for u in self._users(node))
+
+    # -- what depends on what ----------------------------------------------------------------------
+
+    def seen(self, node: Node) -> Node:
+        """Return what a view looks at."""
+        while node in self.trace.pairs and node.op == "call_function" and is_view(node):
+            if node in self.calls:
+                break
+            node = node.all_input_nodes[0]
+        return node
+
+    def _sources(self, node: Node) -> list[Group]:
+        found = [self.of.get(self.seen(a)) for a in node.all_input_nodes]
+        return [g for i, g in enumerate(found) if g is not None and g not in found[:i]]
+
+    def _users(self, node: Node) -> Iterator[Node]:
+        for user in self.trace.users(node):
+            if is_view(user) and user not in self.calls:
+                yield from self._users(user)
+            else:
+                yield user
+
+    def needs(self, group: Group) -> list[Group]:
+        """Return the groups that make what a group takes."""
+        return [g for n in group.nodes for g in self._sources(n) if g is not group]
+
+    def _reaches(self, start: Sequence[Group], end: Group) -> bool:
+        seen, left = [], list(start)
+        while left:
+            group = left.pop()
+            if group is end:
+                return True
+            if group not in seen:
+                seen.append(group)
+                left += self.needs(group)
+        return False
+
+    def _joins(self, node: Node, group: Group) -> bool:
+        """Say whether nothing that a node takes is made from what its group makes."""
+        others = [g for g in self._sources(node) if g is not group]
+        return not self._reaches(others, group)
+
+    def _acyclic(self, a: Group, b: Group) -> bool:
+        outer = [g for g in (*self.needs(a), *self.needs(b)) if g is not a and g is not b]
+        return not self._reaches(outer, a) and not self._reaches(outer, b)
+
+    # -- attention ---------------------------------------------------------------------------------
+
+    def _attention(self) -> dict[Node, list[Node]]:
+        """Return the nodes of each attention, product to product, by each of them."""
+        found: dict[Node, list[Node]] = {}
+        for softmax in self.trace.nodes:
+            if operator_of(softmax) in SOFTMAX and softmax not in self.calls:
+                nodes = [*self._back(softmax), softmax, *self._on(softmax)]
+                ends = [n for n in nodes if operator_of(n) in PRODUCTS and self.few(n)]
+                if len(ends) == 2 and not {*nodes} & {*found, *self.calls, *self.alone}:
+                    found |= dict.fromkeys(nodes, nodes)
+        return found
+
+    def _back(self, node: Node) -> list[Node]:
+        """Return the way from a product to a softmax through elementwise functions."""
+        way: list[Node] = []
+        while True:
+            made = [self.seen(a) for a in node.all_input_nodes]
+            made = [n for n in made if n.op == "call_function" and n not in self.calls]
+            before = [n for n in made if self._leads(n)]
+            if len(before) != 1 or len(way) > MOST_NODES:
+                return []
+            (node,) = before
+            way.insert(0, node)
+            if operator_of(node) in PRODUCTS:
+                return way
+
+    def _leads(self, node: Node) -> bool:
+        """Say whether a product comes to a node through elementwise functions alone."""
+        op = operator_of(node)
+        if op in PRODUCTS or op in REDUCTIONS or node in self.calls:
+            return op in PRODUCTS
+        made = [self.seen(a) for a in node.all_input_nodes]
+        return any(self._leads(n) for n in made if n.op == "call_function")
+
+    def _on(self, node: Node) -> list[Node]:
+        """Return the way from a softmax to the product of its weights."""
+        way: list[Node] = []
+        while len(way) <= MOST_NODES:
+            users = [*self._users(node)]
+            if len(users) != 1 or operator_of(users[0]) in REDUCTIONS:
+                return []
+            (node,) = users
+            way.append(node)
+            if operator_of(node) in PRODUCTS:
+                return way
+        return []

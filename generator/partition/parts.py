@@ -1,0 +1,204 @@
+"""A group of nodes as a recipe and as a step of its program's document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.frontend.from_torch import (
+    ROWS,
+    Portion,
+    TracedFunction,
+    portions_recipe,
+)
+from mirage_kernels.generator.frontend.positional.lower import sizes_of
+from mirage_kernels.generator.partition.groups import Group, Grouping, Kind, ordered, reduces
+from mirage_kernels.generator.partition.trace import Node, Size, Trace, is_view
+from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.program_steps import call
+
+if TYPE_CHECKING:
+    import torch
+
+Step = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Nodes of a kernel, with the views it looks through; what it takes and what it gives."""
+
+    trace: Trace
+    kind: Kind
+    nodes: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    results: tuple[Node, ...]
+
+    @property
+    def computing(self) -> list[Node]:
+        """The nodes that are no views."""
+        return [n for n in self.nodes if not is_view(n)]
+
+    @property
+    def name(self) -> str:
+        """Its first and its last operator."""
+        ops = [operator_of(n).strip("_") for n in self.computing]
+        return "_".join(dict.fromkeys((ops[0], ops[-1])))
+
+    def recipe(self, name: str) -> Recipe:
+        """Return its recipe; raises RecipeError for what kernels cannot be made of."""
+        names = {n: self.trace.name(n) for n in self.inputs}
+        dynamic: dict[str, dict[int, str]] = {}
+        rows: dict[str, int] = {}
+        for node, own in names.items():
+            for at, size in enumerate(self.trace.shape(node)):
+                if isinstance(size, dict):
+                    dim = _dim(size)
+                    dynamic.setdefault(own, {})[at] = dim
+                    rows[dim] = ROWS * int(size["times"])
+        other = self.trace.pairs.__getitem__
+        portions = [
+            Portion(
+                name,
+                [*map(own, self.nodes)],
+                {own(n): text for n, text in names.items()},
+                [*map(own, self.results)],
+                self.trace.where,
+                {own(n): shape for n in self.inputs if (shape := self.stored(n, own))},
+            )
+            for own in (lambda n: n, other)[: 1 + bool(dynamic)]
+        ]
+        return portions_recipe(name, self.reference(), portions, dynamic, rows=rows)
+
+    def stored(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
+        """Return the extents of an input that lies side by side: one that a kernel stored.
+
+        A single element is as many as the values that it goes to have in their last dim, for the
+        device reads it: other numbers of kernels come from the host.
+        """
+        if not self.is_one(node):
+            shape = own(node).meta["val"].shape
+            return () if node in self.trace.inputs else tuple(map(int, shape)) or (1,)
+        last = {int(u.meta["val"].shape[-1]) for u in self.trace.users(node) if u in self.nodes}
+        if len(last) != 1 or any(reduces(u) or is_view(u) for u in self.trace.users(node)):
+            raise RecipeError(f"{self.trace.name(node)} has one element, and no one width")
+        return (*last,)
+
+    def is_one(self, node: Node) -> bool:
+        """Say whether an input has one element, whatever the dynamic extents."""
+        return self.trace.shape(node) in ([], [1])
+
+    def reference(self) -> Callable[..., Any]:
+        """Return the function of its nodes: PyTorch's operators in order."""
+        steps = [self.trace.call(n) for n in self.nodes]
+        shapes = {self.trace.name(n): self.trace.shape(n) for n in self.inputs}
+        results = [self.trace.name(n) for n in self.results]
+
+        def reference(**given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            sizes = ((s, n) for k, x in given.items() for s, n in zip(shapes[k], x.shape, strict=True))
+            extents = {s["extent"]: n // s["times"] for s, n in sizes if isinstance(s, dict)}
+            values: dict[str, Any] = dict(given)
+            for step in steps:
+                call(step, values, extents)
+            return tuple(values[r] for r in results)
+
+        ops = ", ".join(operator_of(n).strip("_") for n in self.computing)
+        reference.__doc__ = f"{ops} of {self.trace.function.named}"
+        return reference
+
+    def step(self, recipe: Recipe, symbol: str) -> Step:
+        """Return how a program runs its kernel."""
+        function = recipe.reference
+        assert isinstance(function, TracedFunction)
+        by_name = {self.trace.name(n): n for n in self.inputs}
+        sizes = sizes_of(function.traced.graph)
+        return {
+            "kernel": symbol,
+            "inputs": [
+                {
+                    "value": n,
+                    "shape": [*_extents(layout, self.trace.shape(by_name[n]), sizes)],
+                    "one": self.is_one(by_name[n]),
+                }
+                for n, layout in function.layouts.items()
+            ],
+            "results": [
+                {
+                    "value": self.trace.name(n),
+                    "shape": self.trace.shape(n),
+                    "dtype": dtype_name(n),
+                }
+                for n in self.results
+            ],
+        }
+
+
+def _dim(size: Mapping[str, Any]) -> str:
+    """Return the name of a dim that is a multiple of a dynamic extent."""
+    return size["extent"] if size["times"] == 1 else f"{size['extent']}_{size['times']}"
+
+
+def _extents(
+    layout: Sequence[Sequence[str]], shape: Sequence[Size], sizes: Mapping[str, int]
+) -> Iterator[Size]:
+    """Yield the extents of an input with the dims that its recipe gives it."""
+    for row, size in zip(layout, shape or [1], strict=True):
+        if isinstance(size, dict):
+            yield size
+        else:
+            yield from (sizes[dim] for dim in row)
+
+
+def dtype_name(node: Node) -> str:
+    """Return the element type of a value, as torch names it."""
+    return str(node.meta["val"].dtype).removeprefix("torch.")
+
+
+def parts_of(grouping: Grouping) -> list[Part]:
+    """Return a grouping's kernels and calls in order, with the views that calls and results need.
+
+    A view of what kernels take is inside of them; PyTorch looks through the others.
+    """
+    trace, made, there = grouping.trace, list[Part](), set[Node](grouping.trace.inputs)
+
+    def look(node: Node) -> None:
+        if node not in there and is_view(node) and node not in grouping.calls:
+            look(node.all_input_nodes[0])
+            made.append(Part(trace, Kind.CALL, (node,), tuple(node.all_input_nodes), (node,)))
+        there.add(node)
+
+    for group in ordered(grouping):
+        if group.kind is Kind.CALL:
+            (node,) = group.nodes
+            for argument in node.all_input_nodes:
+                look(argument)
+            made.append(Part(trace, Kind.CALL, (node,), tuple(node.all_input_nodes), (node,)))
+        else:
+            made.append(_kernel(grouping, group))
+        there.update(group.nodes)
+    for result in trace.results:
+        look(result)
+    return made
+
+
+def _kernel(grouping: Grouping, group: Group) -> Part:
+    trace, own, inputs = grouping.trace, {*group.nodes}, dict[Node, None]()
+
+    def visit(node: Node) -> None:
+        for argument in node.all_input_nodes:
+            if argument in own:
+                continue
+            viewed = argument not in trace.inputs and is_view(argument)
+            if viewed and argument not in grouping.calls:
+                own.add(argument)
+                visit(argument)
+            else:
+                inputs[argument] = None
+
+    for node in group.nodes:
+        visit(node)
+    results = [n for n in group.nodes if grouping.used_outside(n, group)]
+    nodes = tuple(n for n in trace.nodes if n in own)
+    return Part(trace, group.kind, nodes, tuple(inputs), tuple(results))

@@ -1,0 +1,197 @@
+"""A PyTorch function as a program: the kernels it is cut into, and the order of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from mirage_kernels.generator.errors import GraphError, PlanError, RecipeError, SearchError
+from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.ir import DType, dumps
+from mirage_kernels.generator.partition.groups import FEW, PRODUCTS, Grouping, Kind, free_extents
+from mirage_kernels.generator.partition.parts import Part, Step, dtype_name, parts_of
+from mirage_kernels.generator.partition.trace import Function, Node, Trace
+from mirage_kernels.generator.pipeline import Result
+from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.records.files import write_whole
+from mirage_kernels.program_library import DOCUMENT
+
+Most = Mapping[str, int]  # of dynamic extents
+Make = Callable[[Recipe], Result]
+NO_KERNEL = (RecipeError, GraphError, SearchError, PlanError)
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a program does up to some extents: its parts, and what it says of those."""
+
+    most: Most
+    parts: tuple[Part, ...]
+    steps: tuple[Step, ...]
+
+
+@dataclass
+class Made:
+    """A function's program: its kernels, its ways, and why PyTorch runs what it runs."""
+
+    trace: Trace
+    dtype: DType
+    arch: str
+    kernels: dict[frozenset[Node], Result] = field(default_factory=dict)
+    reasons: dict[frozenset[Node], str] = field(default_factory=dict)
+    ways: list[Way] = field(default_factory=list)
+
+    @property
+    def results(self) -> list[Result]:
+        """The kernels that a way runs, each once."""
+        used = {frozenset(p.nodes) for way in self.ways for p in way.parts}
+        return [result for nodes, result in self.kernels.items() if nodes in used]
+
+    @property
+    def name(self) -> str:
+        """Name of the program."""
+        return self.trace.function.named
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `mirage_kernels.load` reads."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype.value,
+            "arch": self.arch,
+            "inputs": [
+                {"name": name, "shape": self.trace.shape(n), "dtype": dtype_name(n)}
+                for n, name in self.trace.inputs.items()
+            ],
+            "results": [self.trace.name(n) for n in self.trace.results],
+            "ways": [{"most": dict(w.most), "steps": list(w.steps)} for w in self.ways],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Say of every way what it runs."""
+        for way in self.ways:
+            limits = ", ".join(f"{dim} <= {n}" for dim, n in way.most.items())
+            yield f"{limits or 'any extents' if len(self.ways) == 1 else limits or 'above'}:"
+            for part, step in zip(way.parts, way.steps, strict=True):
+                ops = ", ".join(operator_of(n).strip("_") for n in part.computing)
+                if "kernel" in step:
+                    yield f"  kernel {step['kernel']}: {ops}"
+                elif part.computing:
+                    yield f"  PyTorch: {ops}"
+
+
+def write_program(document: Mapping[str, Any], folder: Path) -> Path:
+    """Write a program's document below the folder of its kernels and return its path."""
+    text = dumps(document)
+    shapes = dumps([document["inputs"], document["dtype"]])
+    name = f"{document['name']}_{document['dtype']}_{crc32(shapes.encode()):08x}{DOCUMENT}"
+    return write_whole(folder / document["arch"] / name, f"{text}\n")
+
+
+def partitioned(function: Function, dtype: DType, arch: str, make: Make) -> Made:
+    """Cut a function into kernels, each made by `make`, and operators that PyTorch runs.
+
+    Up to 64 rows a product is a kernel with what surrounds it; above, PyTorch multiplies. Where no
+    kernel can be made of some nodes, PyTorch runs them. Raises RecipeError for a function that
+    cannot be traced or whose extents depend on its dynamic dims in other ways than as multiples.
+    """
+    import torch
+
+    trace = Trace(function, {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[dtype])
+    made = Made(trace, dtype, arch)
+    limits = {n: _few(trace, n) for n in trace.nodes if n not in trace.refused}
+    most: dict[str, int] = {}
+    for limit in limits.values():
+        for dim, rows in limit.items() if isinstance(limit, dict) else ():
+            most[dim] = min(rows, most.get(dim, rows))
+    if most:
+        made.ways.append(_way(made, make, most, lambda n: bool(limits[n])))
+    made.ways.append(_way(made, make, {}, lambda n: limits[n] is True))
+    if len(made.ways) > 1 and made.ways[0].steps == made.ways[1].steps:
+        del made.ways[0]
+    return made
+
+
+def _few(trace: Trace, node: Node) -> bool | dict[str, int]:
+    """Say whether a product has few rows on one side: always, never, or up to an extent."""
+    op = operator_of(node)
+    if op not in PRODUCTS:
+        return op != "scaled_dot_product_attention" or int(node.args[0].meta["val"].shape[-2]) <= FEW
+    pairs = zip(free_extents(node), free_extents(trace.pairs[node]), strict=True)
+    sizes = [trace.size(a, b) for a, b in pairs]
+    if any(isinstance(size, int) and size <= FEW for size in sizes):
+        return True
+    most = {s["extent"]: FEW // s["times"] for s in sizes if isinstance(s, dict)}
+    most = {dim: n for dim, n in most.items() if n > 0}
+    return dict([most.popitem()]) if most else False
+
+
+def _way(made: Made, make: Make, most: Most, few: Callable[[Node], bool]) -> Way:
+    """Return a way, cut anew until every kernel of it could be made."""
+    alone, calls = set[Node](), set[Node]()
+    while True:
+        parts = parts_of(Grouping(made.trace, few, alone, calls))
+        wrong = next((p for p in parts if not _is_made(made, make, p, alone, calls)), None)
+        if wrong is None:
+            return Way(most, tuple(parts), tuple(_steps(made, parts)))
+
+
+def _is_made(made: Made, make: Make, part: Part, alone: set[Node], calls: set[Node]) -> bool:
+    """Make the kernel of a part; where there is none, note what to cut otherwise."""
+    if part.kind is Kind.CALL:
+        return True
+    nodes = frozenset(part.nodes)
+    if nodes not in made.kernels and nodes not in made.reasons:
+        try:
+            made.kernels[nodes] = make(part.recipe(_free_name(made, part)))
+        except NO_KERNEL as error:
+            made.reasons[nodes] = error.sentence
+    products = [n for n in part.computing if operator_of(n) in PRODUCTS]
+    fast = nodes in made.kernels and not _is_slow(made.kernels[nodes], part)
+    if fast:
+        return True
+    if products and len(part.computing) > 1 and not {*products} <= alone:
+        alone.update(products)
+    else:
+        calls.update(part.computing)
+    return False
+
+
+def _is_slow(result: Result, part: Part) -> bool:
+    """Say whether PyTorch multiplies faster: weights, and a schedule that is not made for them."""
+    if result.record.no_plan:
+        return True
+    weights = [n for n in part.inputs if n in part.trace.inputs]
+    weights = [n for n in weights if len(n.meta["val"].shape) > 1]
+    static = any(all(isinstance(s, int) for s in part.trace.shape(n)) for n in weights)
+    general = any(v.schedule == "general" for v in result.record.variants)
+    return part.kind is Kind.PRODUCT and static and general
+
+
+def _free_name(made: Made, part: Part) -> str:
+    """Return a kernel's name, which no other of the program has."""
+    taken = {r.record.recipe for r in made.kernels.values()}
+    base = f"{made.name}_{part.name}"
+    numbered = (base if i == 1 else f"{base}_{i}" for i in range(1, len(taken) + 2))
+    return next(name for name in numbered if name not in taken)
+
+
+def _steps(made: Made, parts: Sequence[Part]) -> Iterator[Step]:
+    """Yield the steps of parts, each with the values that none behind it takes."""
+    trace = made.trace
+    kept = {trace.name(n) for n in trace.results}
+    last: dict[str, int] = {}
+    for i, part in enumerate(parts):
+        last |= dict.fromkeys((trace.name(n) for n in (*part.inputs, *part.results)), i)
+    for i, part in enumerate(parts):
+        if part.kind is Kind.CALL:
+            step = trace.call(part.nodes[0])
+        else:
+            result = made.kernels[frozenset(part.nodes)]
+            record = result.record
+            step = part.step(result.request.recipe, f"{record.recipe}_{record.stem}")
+        ended = sorted(name for name, at in last.items() if at == i and name not in kept)
+        yield step | {"last": ended}

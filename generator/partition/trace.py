@@ -1,0 +1,214 @@
+"""A PyTorch function as `torch.export` finds it at two extents: its nodes, their sizes, as data."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from mirage_kernels.generator.errors import GraphError, RecipeError
+from mirage_kernels.generator.frontend.export import (
+    applied,
+    dtype_of,
+    exported,
+    input_names,
+    name_of,
+    operator_of,
+    place_of,
+)
+from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
+from mirage_kernels.generator.frontend.positional.program import Program
+
+if TYPE_CHECKING:
+    import torch
+
+Node = Any  # torch.fx.Node
+Size = int | dict[str, Any]  # a number, or {"extent": "M", "times": 4}
+STEP = 7  # the second trace's first dynamic extent is longer by it, the next by twice as much
+VIEWS = frozenset(
+    ("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "numpy_T", "squeeze")
+    + ("unsqueeze", "expand", "expand_as", "flatten", "unflatten", "alias", "detach", "slice")
+    + ("select", "narrow", "split", "chunk", "getitem")
+)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A PyTorch function or module, and what it is traced with (`from_torch` says how)."""
+
+    run: Callable[..., Any]
+    examples: Examples
+    dynamic: Mapping[str, Mapping[int, str]]
+    name: str = ""
+
+    @property
+    def named(self) -> str:
+        """Name of its program."""
+        return self.name or name_of(self.run)
+
+
+class Trace:
+    """A function's nodes at two extents of every dynamic dim; `pairs` has those of both traces."""
+
+    def __init__(self, function: Function, dtype: torch.dtype) -> None:
+        self.function, dynamic = function, function.dynamic
+        run, given = _in_type(function, dtype)
+        dims = dict.fromkeys(d for each in dynamic.values() for d in each.values())
+        more = {dim: STEP * (i + 1) for i, dim in enumerate(dims)}
+        both = [longer_by(given, dynamic, by) for by in ({}, more)[: 1 + bool(dims)]]
+        self.run, self.examples = run, both[0]
+        self.programs = [exported(run, examples) for examples in both]
+        first, last = (list(p.graph.nodes) for p in (self.programs[0], self.programs[-1]))
+        if [str(n.target) for n in first] != [str(n.target) for n in last]:
+            raise RecipeError(
+                f"{function.named} calls other operators at another extent of a dynamic dim",
+                "make that dim static, or take extents from the tensors' shapes",
+            )
+        self.pairs = dict(zip(first, last, strict=True))
+        self.inputs = input_names(self.programs[0])
+        self.extents = {
+            dim: (int(both[0][name].shape[at]), int(both[-1][name].shape[at]))
+            for name, each in dynamic.items()
+            for at, dim in each.items()
+        }
+        self.results: Sequence[Node] = next(n.args[0] for n in first if n.op == "output")
+        self.nodes = _used([n for n in first if n.op == "call_function"], self.results)
+
+    def where(self, node: Node) -> str:
+        """Return an operator and the line that calls it."""
+        return place_of(self.run, self.examples, node)
+
+    def name(self, node: Node) -> str:
+        """Return the name of a value."""
+        made = str(node.name)
+        return self.inputs.get(node) or (f"{made}_" if made in self.inputs.values() else made)
+
+    def size(self, a: int, b: int) -> Size:
+        """Return an extent that is so large in the two traces; raises RecipeError for others."""
+        if a == b:
+            return int(a)
+        for dim, (mine, other) in self.extents.items():
+            if a % mine == 0 and a // mine * other == b:
+                return {"extent": dim, "times": int(a // mine)}
+        raise RecipeError(
+            f"an extent of {self.function.named} is {a} and {b} where "
+            + ", ".join(f"{dim} is {m} and {n}" for dim, (m, n) in self.extents.items()),
+            "extents are static, or multiples of one dynamic dim",
+        )
+
+    def shape(self, node: Node) -> list[Size]:
+        """Return the extents of a value."""
+        shapes = (node.meta["val"].shape, self.pairs[node].meta["val"].shape)
+        return [self.size(int(a), int(b)) for a, b in zip(*shapes, strict=True)]
+
+    def users(self, node: Node) -> list[Node]:
+        """Return the nodes that take a value, the function's end aside."""
+        return [u for u in node.users if u in self._known]
+
+    @cached_property
+    def _known(self) -> set[Node]:
+        return {*self.nodes}
+
+    @cached_property
+    def refused(self) -> dict[Node, str]:
+        """Return why a kernel cannot be made of nodes, each looked at by itself."""
+        program, found, reasons = Program(), dict[Node, Any](), dict[Node, str]()
+        for node in self.inputs:
+            found[node] = self._input(program, node)
+        for node in self.nodes:
+            try:
+                if any(found.get(a) is None for a in node.all_input_nodes):
+                    raise GraphError("it takes what no kernel makes")
+                found[node] = applied(program, node, found)
+            except (GraphError, RecipeError) as error:
+                reasons[node] = error.sentence
+                found[node] = self._input(program, node)
+        return reasons
+
+    @staticmethod
+    def _input(program: Program, node: Node) -> Any:
+        try:
+            value = node.meta["val"]
+            return program.input(tuple(map(int, value.shape)) or (1,), dtype_of(value, node.name))
+        except (RecipeError, GraphError, AttributeError):  # of whole numbers, or several tensors
+            return None
+
+    # -- as data -----------------------------------------------------------------------------------
+
+    def call(self, node: Node) -> dict[str, Any]:
+        """Return a node as a step that PyTorch runs; raises RecipeError for what is no data."""
+        other = self.pairs[node]
+        pairs = zip(node.args, other.args, strict=True)
+        name = "getitem" if node.target is operator.getitem else str(node.target)
+        name = "aten.reshape.default" if name == "aten.view.default" else name
+        return {
+            "call": name,
+            "args": [self._data(a, b) for a, b in pairs],
+            "named": {
+                k: self._data(a, other.kwargs[k]) for k, a in node.kwargs.items() if k != "layout"
+            },
+            "result": self.name(node),
+        }
+
+    def _data(self, a: Any, b: Any) -> Any:
+        import torch
+
+        if isinstance(a, torch.fx.Node):
+            return {"value": self.name(a)}
+        if isinstance(a, list | tuple):
+            return [self._data(x, y) for x, y in zip(a, b, strict=True)]
+        if isinstance(a, int) and not isinstance(a, bool):
+            return self.size(a, b)
+        if isinstance(a, torch.device):
+            return {"device": ""}
+        if isinstance(a, torch.dtype | torch.memory_format):
+            return {"torch": str(a).removeprefix("torch.")}
+        if a is None or isinstance(a, bool | float | str):
+            return a
+        raise RecipeError(f"{self.function.named} gives an operator {a!r}, which is no plain value")
+
+
+def mutates(node: Node) -> bool:
+    """Say whether an operator writes over one of its operands."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
+def is_view(node: Node) -> bool:
+    """Say whether a node only looks at its operand in another way."""
+    return node.target is operator.getitem or operator_of(node) in VIEWS
+
+
+def _used(nodes: Sequence[Node], results: Sequence[Node]) -> list[Node]:
+    """Return the nodes that results are made from, and those that write over something."""
+    used = {*results}
+    for node in reversed(nodes):
+        if node in used or mutates(node):
+            used.update((node, *node.all_input_nodes))
+    return [n for n in nodes if n in used]
+
+
+def _in_type(
+    function: Function, dtype: torch.dtype
+) -> tuple[Callable[..., Any], dict[str, torch.Tensor]]:
+    """Return a function and its examples in the type that kernels store.
+
+    Where some tensors are of 16 bits these are, and fp32 stays; where all are fp32 they are.
+    """
+    import torch
+
+    given, run = by_name(function.run, function.examples), function.run
+    module = isinstance(run, torch.nn.Module)
+    own = [*given.values(), *(run.parameters() if module else ())]
+    mixed = any(x.is_floating_point() and x.element_size() == 2 for x in own)
+    if module and not mixed:
+        run = copy.deepcopy(run).to(dtype)
+    return run, {
+        name: torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="meta")
+        if x.is_floating_point() and (x.element_size() == 2 or not mixed)
+        else x
+        for name, x in given.items()
+    }

@@ -1,0 +1,161 @@
+"""Programs of several steps: kernels, and operators that PyTorch runs itself, in order.
+
+A program's document lists its inputs and, for each range of its dynamic extents, the steps. Extents
+are numbers, or `{"extent": "M", "times": 4}`: four times the extent of M.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Values = dict[str, Any]  # tensors by name
+Extents = Mapping[str, int]
+Kernel = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]  # runs one by its symbol
+
+
+@cache
+def operator_named(name: str) -> Callable[..., Any]:
+    """Return an ATen operator, `aten.mm.default`, or `getitem`."""
+    if name == "getitem":
+        return operator.getitem
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
+
+
+def decoded(argument: Any, values: Values, extents: Extents, device: torch.device | None) -> Any:
+    """Return an argument of a step: a tensor, an extent, or what JSON has no word for."""
+    if isinstance(argument, list):
+        return [decoded(a, values, extents, device) for a in argument]
+    if not isinstance(argument, dict):
+        return argument
+    if "value" in argument:
+        return values[argument["value"]]
+    if "extent" in argument:
+        return argument["times"] * extents[argument["extent"]]
+    return device if "device" in argument else getattr(torch, argument["torch"])
+
+
+def call(step: Mapping[str, Any], values: Values, extents: Extents) -> None:
+    """Run a step that is an operator and keep its result under its name."""
+    device = next((v.device for v in values.values() if isinstance(v, Tensor)), None)
+    args = decoded(step["args"], values, extents, device)
+    named = {k: decoded(a, values, extents, device) for k, a in step["named"].items()}
+    values[step["result"]] = operator_named(step["call"])(*args, **named)
+
+
+def extents_of(inputs: Sequence[Mapping[str, Any]], given: Values) -> dict[str, int]:
+    """Return the dynamic extents of tensors; raises ValueError for one that does not fit."""
+    found: dict[str, int] = {}
+    for wanted in inputs:
+        name, shape = wanted["name"], wanted["shape"]
+        tensor = given.get(name)
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{name} is missing; a tensor {_text(shape)} works")
+        if tensor.dtype is not getattr(torch, wanted["dtype"]):
+            raise ValueError(f"{name} is of {tensor.dtype}; torch.{wanted['dtype']} works")
+        if tensor.dim() != len(shape):
+            raise ValueError(f"{name} has {tensor.dim()} dims; {_text(shape)} works")
+        for size, extent in zip(tensor.shape, shape, strict=True):
+            if not _fits(size, extent, found):
+                sizes = f"[{', '.join(map(str, tensor.shape))}]"
+                raise ValueError(f"{name} is {sizes}; {_text(shape)} works{_known(found)}")
+    return found
+
+
+def _fits(size: int, extent: Any, found: dict[str, int]) -> bool:
+    if isinstance(extent, int):
+        return size == extent
+    known = found.setdefault(extent["extent"], size // extent["times"])
+    return known * int(extent["times"]) == size
+
+
+def _known(found: Extents) -> str:
+    return "".join(f", where {dim} = {n}" for dim, n in found.items())
+
+
+def _text(shape: Sequence[Any]) -> str:
+    words = [
+        str(e)
+        if isinstance(e, int)
+        else e["extent"]
+        if e["times"] == 1
+        else f"{e['times']}*{e['extent']}"
+        for e in shape
+    ]
+    return f"[{', '.join(words)}]"
+
+
+def kernels_of(document: Mapping[str, Any]) -> list[str]:
+    """Return the symbols of the kernels that a program runs."""
+    steps = [step for way in document["ways"] for step in way["steps"]]
+    return list(dict.fromkeys(step["kernel"] for step in steps if "kernel" in step))
+
+
+class SteppedProgram:
+    """A PyTorch function as kernels and operators, called as the function is.
+
+    `documents` has it for different shapes, types and architectures; `kernel` runs one by its key,
+    `sm_90a/name`. The inputs are those of the function, and a module's parameters and buffers.
+    """
+
+    def __init__(self, documents: Sequence[Mapping[str, Any]], kernel: Kernel) -> None:
+        self.documents, self.kernel = tuple(documents), kernel
+        self.name = documents[0]["name"]
+        self.inputs = tuple(i["name"] for i in documents[0]["inputs"])
+        shapes = (f"{i['name']} {_text(i['shape'])}" for i in documents[0]["inputs"])
+        self.__doc__ = f"{self.name}({', '.join(self.inputs)}): {', '.join(shapes)}"
+
+    def __call__(self, *args: Tensor, **named: Tensor) -> Any:
+        """Return the function's results; raises ValueError for a tensor that does not fit."""
+        if len(args) > len(self.inputs) or {*named} - {*self.inputs[len(args) :]}:
+            raise TypeError(f"{self.name} takes {', '.join(self.inputs)}, each once")
+        given = {**dict(zip(self.inputs, args, strict=False)), **named}
+        reasons = []
+        for document in self.documents:
+            try:
+                extents = extents_of(document["inputs"], given)
+            except ValueError as error:
+                reasons.append(str(error))
+                continue
+            made = self._run(document, given, extents)
+            return made[0] if len(made) == 1 else made
+        raise ValueError(f"{self.name}: {'; '.join(dict.fromkeys(reasons))}")
+
+    def _run(self, document: Mapping[str, Any], given: Values, extents: Extents) -> Any:
+        values = dict(given)
+        for step in way_of(document, extents)["steps"]:
+            if "kernel" in step:
+                self._launch(f"{document['arch']}/{step['kernel']}", step, values, extents)
+            else:
+                call(step, values, extents)
+            for name in step["last"]:  # a value's memory serves the next ones
+                del values[name]
+        return tuple(values[name] for name in document["results"])
+
+    def _launch(self, key: str, step: Mapping[str, Any], values: Values, extents: Extents) -> None:
+        given = []
+        for wanted in step["inputs"]:
+            tensor, shape = values[wanted["value"]], decoded(wanted["shape"], {}, extents, None)
+            given.append(tensor.expand(shape) if wanted["one"] else tensor.reshape(shape))
+        made = self.kernel(key, given)
+        for tensor, result in zip(made, step["results"], strict=True):
+            shape = decoded(result["shape"], {}, extents, None)
+            dtype = getattr(torch, result["dtype"])
+            values[result["value"]] = tensor.reshape(shape).to(dtype)
+
+
+def way_of(document: Mapping[str, Any], extents: Extents) -> Mapping[str, Any]:
+    """Return the first way of a program that takes extents; the last one takes all."""
+    return next(
+        way
+        for way in document["ways"]
+        if all(extents[dim] <= most for dim, most in way["most"].items())
+    )
