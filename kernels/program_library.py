@@ -172,8 +172,8 @@ DOCUMENT = ".program.json"  # what their files end in
 def load(folder: str | os.PathLike[str]) -> list[str]:
     """Add the programs and compiled kernels below a folder to what `program` finds.
 
-    Returns the programs' names. Raises FileNotFoundError for a folder without any, saying how to compile them, and ImportError
-    for a shared object that is none.
+    Returns the programs' names. Raises FileNotFoundError for a folder without any, saying how to
+    compile them, and ImportError for a shared object that is none.
     """
     files = sorted(Path(folder).rglob("*.so"))
     found = [_read(file.resolve()) for file in files]

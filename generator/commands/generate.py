@@ -15,7 +15,7 @@ from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.errors import ShapeError, ToolchainError
-from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
+from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
 from mirage_kernels.generator.jobs.job import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
@@ -30,6 +30,7 @@ from mirage_kernels.generator.settings import ray_address, store_folder
 from mirage_kernels.generator.terminal import Terminal, counted
 
 if TYPE_CHECKING:
+    from mirage_kernels.generator.partition.program import Program
     from mirage_kernels.generator.partition.trace import Function
 
 Made = tuple[Result, float]  # seconds that it took here, a shared search included once
@@ -86,35 +87,26 @@ def _generate_function(
     function: Function, folder: Path, arguments: argparse.Namespace, terminal: Terminal
 ) -> int:
     """Generate the program of a PyTorch function in every dtype."""
-    from mirage_kernels.generator.partition.program import partitioned, write_program
+    from mirage_kernels.generator.partition.program import write_program
 
     if arguments.shape:
         raise ShapeError(
             f"{function.named} is a PyTorch function, whose extents its example inputs give",
             "leave out --shape, and change example_inputs",
         )
-    made, written = [], list[Path]()
     if arguments.dry_run:
         terminal.line(f"would generate {function.named} into {folder}")
         terminal.document({"folder": str(folder), "kernels": [{"function": function.named}]})
         return 0
+    made, written = list[Made](), list[Path]()
     with all_or_nothing():
         for dtype in arguments.dtype or STORAGE_DTYPES:
-            kernels = list[Made]()
-
-            def make(recipe: Recipe) -> Result:
-                request = Request(recipe, recipe.shapes[0], dtype, arguments.arch)  # noqa: B023
-                kernels.append(generate_one(request, arguments, terminal))  # noqa: B023
-                return kernels[-1][0]
-
-            program = partitioned(function, dtype, arguments.arch, make)
+            program, kernels = _program(function, dtype, arguments, terminal)
             made += [m for m in kernels if m[0] in program.results]
-            written += write(program.results, folder)
-            written.append(write_program(program.document, folder))
-            for line in (f"{program.name}_{dtype.value}", *program.lines()):
-                terminal.line(line)
-            for reason in dict.fromkeys(program.reasons.values()):
-                terminal.line(f"  no kernel: {reason}")
+            written += [
+                *write(program.results, folder),
+                write_program(program.document, folder),
+            ]
     if made:
         _rows(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
@@ -123,6 +115,27 @@ def _generate_function(
         {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
     )
     return 0
+
+
+def _program(
+    function: Function, dtype: DType, arguments: argparse.Namespace, terminal: Terminal
+) -> tuple[Program, list[Made]]:
+    """Cut a function, generate its kernels, and say what they are."""
+    from mirage_kernels.generator.partition.program import partitioned
+
+    kernels = list[Made]()
+
+    def make(recipe: Recipe) -> Result:
+        request = Request(recipe, recipe.shapes[0], dtype, arguments.arch)
+        kernels.append(generate_one(request, arguments, terminal))
+        return kernels[-1][0]
+
+    program = partitioned(function, dtype, arguments.arch, make)
+    for line in (f"{program.name} {dtype.value}", *program.lines()):
+        terminal.line(line)
+    for reason in dict.fromkeys(program.reasons.values()):
+        terminal.line(f"  no kernel: {reason}")
+    return program, kernels
 
 
 def generate_one(request: Request, arguments: argparse.Namespace, terminal: Terminal) -> Made:

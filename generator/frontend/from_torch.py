@@ -201,9 +201,7 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
         found[node] = program.input(extents, dtypes[-1], strides)
     for node in portion.nodes:
         if node.op != "call_function":
-            raise RecipeError(
-                f"{portion.name} has a {node.op} in its graph", "none is known here"
-            )
+            raise RecipeError(f"{portion.name} has a {node.op} in its graph", "none is known here")
         try:
             found[node] = applied(program, node, found)
         except GraphError as error:
@@ -298,7 +296,7 @@ class TracedFunction:
         return {d: self.rows.get(d, ROWS) if d in dynamic else n for d, n in sizes.items()}
 
     @property
-    def layouts(self) -> dict[str, Sequence[Sequence[str]]]:
+    def layouts(self) -> dict[str, tuple[tuple[str, ...], ...]]:
         """Return the recipe's dims that each dim of an input is made of, by the input's name."""
         known = dict(zip(self.traced.names, self.traced.lowered.inputs, strict=True))
         return {name: known[name] for name in self.given}

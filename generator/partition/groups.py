@@ -25,12 +25,12 @@ PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "matmul", "einsum", "mv"))
 ATTENTION = "scaled_dot_product_attention"
 SOFTMAX = frozenset(("softmax", "_softmax"))
 SAME = frozenset(("to", "_to_copy", "contiguous", "clone", "type_as", "lift_fresh_copy", "dropout"))
-REDUCTIONS = SOFTMAX | frozenset(
-    ("log_softmax", "logsumexp", "sum", "mean", "max", "min", "amax", "amin", "norm")
-    + ("linalg_vector_norm", "frobenius_norm", "layer_norm", "rms_norm", "group_norm")
-    + ("instance_norm", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div")
-    + ("triplet_margin_loss",)
-)
+_REDUCTIONS = """
+log_softmax logsumexp sum mean max min amax amin norm linalg_vector_norm frobenius_norm layer_norm
+rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss huber_loss kl_div
+triplet_margin_loss
+"""
+REDUCTIONS = SOFTMAX | frozenset(_REDUCTIONS.split())
 
 
 class Kind(Enum):
@@ -193,8 +193,11 @@ class Grouping:
 
     def _low_rank(self, group: Group) -> bool:
         columns = [min(free_extents(n)) for n in group.products]
-        return group.kind is Kind.PRODUCT and len(group.nodes) == 1 and columns[0] <= LOW_RANK and (
-            int(group.nodes[0].meta["val"].shape[-1]) <= LOW_RANK
+        return (
+            group.kind is Kind.PRODUCT
+            and len(group.nodes) == 1
+            and columns[0] <= LOW_RANK
+            and (int(group.nodes[0].meta["val"].shape[-1]) <= LOW_RANK)
         )
 
     def _unites(self, a: Group, b: Group) -> bool:
@@ -203,9 +206,11 @@ class Grouping:
             return self._room(a, b.nodes) and self._acyclic(a, b)
         shared = {*map(self.seen, (f for n in a.products for f in _factors(n)))}
         shared &= {*map(self.seen, (f for n in b.products for f in _factors(n)))}
-        both = a.kind is b.kind is Kind.PRODUCT and bool(shared) and not {*a.nodes, *b.nodes} & {
-            *self.alone
-        }
+        both = (
+            a.kind is b.kind is Kind.PRODUCT
+            and bool(shared)
+            and not {*a.nodes, *b.nodes} & {*self.alone}
+        )
         return both and self._room(a, b.nodes) and self._acyclic(a, b)
 
     def _merge(self, group: Group, into: Group) -> None:
@@ -217,7 +222,9 @@ class Grouping:
     def _merge_chains(self) -> None:
         """Put what is computed for one product alone in front of it, in its kernel."""
         for group in [g for g in self.groups if g.kind is Kind.CHAIN][::-1]:
-            users = {id(self.of.get(u)): self.of.get(u) for n in group.nodes for u in self._users(n)}
+            users = {
+                id(self.of.get(u)): self.of.get(u) for n in group.nodes for u in self._users(n)
+            }
             users.pop(id(group), None)
             into = next(iter(users.values()), None)
             if len(users) != 1 or into is None or into.region != group.region:

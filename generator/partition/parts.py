@@ -58,7 +58,7 @@ class Part:
                     dim = _dim(size)
                     dynamic.setdefault(own, {})[at] = dim
                     rows[dim] = ROWS * int(size["times"])
-        other = self.trace.pairs.__getitem__
+        both: list[Callable[[Node], Node]] = [lambda n: n, self.trace.pairs.__getitem__]
         portions = [
             Portion(
                 name,
@@ -68,7 +68,7 @@ class Part:
                 self.trace.where,
                 {own(n): shape for n in self.inputs if (shape := self.stored(n, own))},
             )
-            for own in (lambda n: n, other)[: 1 + bool(dynamic)]
+            for own in both[: 1 + bool(dynamic)]
         ]
         return portions_recipe(name, self.reference(), portions, dynamic, rows=rows)
 
@@ -97,7 +97,9 @@ class Part:
         results = [self.trace.name(n) for n in self.results]
 
         def reference(**given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            sizes = ((s, n) for k, x in given.items() for s, n in zip(shapes[k], x.shape, strict=True))
+            sizes = (
+                (s, n) for k, x in given.items() for s, n in zip(shapes[k], x.shape, strict=True)
+            )
             extents = {s["extent"]: n // s["times"] for s, n in sizes if isinstance(s, dict)}
             values: dict[str, Any] = dict(given)
             for step in steps:

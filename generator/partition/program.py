@@ -34,7 +34,7 @@ class Way:
 
 
 @dataclass
-class Made:
+class Program:
     """A function's program: its kernels, its ways, and why PyTorch runs what it runs."""
 
     trace: Trace
@@ -47,7 +47,8 @@ class Made:
     @property
     def results(self) -> list[Result]:
         """The kernels that a way runs, each once."""
-        used = {frozenset(p.nodes) for way in self.ways for p in way.parts}
+        parts = [p for way in self.ways for p in way.parts if p.kind is not Kind.CALL]
+        used = {frozenset(p.nodes) for p in parts}
         return [result for nodes, result in self.kernels.items() if nodes in used]
 
     @property
@@ -83,15 +84,14 @@ class Made:
                     yield f"  PyTorch: {ops}"
 
 
-def write_program(document: Mapping[str, Any], folder: Path) -> Path:
+def write_program(document: dict[str, Any], folder: Path) -> Path:
     """Write a program's document below the folder of its kernels and return its path."""
-    text = dumps(document)
-    shapes = dumps([document["inputs"], document["dtype"]])
-    name = f"{document['name']}_{document['dtype']}_{crc32(shapes.encode()):08x}{DOCUMENT}"
-    return write_whole(folder / document["arch"] / name, f"{text}\n")
+    shapes = crc32(dumps(document["inputs"]).encode())
+    name = f"{document['name']}_{document['dtype']}_{shapes:08x}{DOCUMENT}"
+    return write_whole(folder / str(document["arch"]) / name, f"{dumps(document)}\n")
 
 
-def partitioned(function: Function, dtype: DType, arch: str, make: Make) -> Made:
+def partitioned(function: Function, dtype: DType, arch: str, make: Make) -> Program:
     """Cut a function into kernels, each made by `make`, and operators that PyTorch runs.
 
     Up to 64 rows a product is a kernel with what surrounds it; above, PyTorch multiplies. Where no
@@ -101,7 +101,7 @@ def partitioned(function: Function, dtype: DType, arch: str, make: Make) -> Made
     import torch
 
     trace = Trace(function, {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[dtype])
-    made = Made(trace, dtype, arch)
+    made = Program(trace, dtype, arch)
     limits = {n: _few(trace, n) for n in trace.nodes if n not in trace.refused}
     most: dict[str, int] = {}
     for limit in limits.values():
@@ -119,7 +119,9 @@ def _few(trace: Trace, node: Node) -> bool | dict[str, int]:
     """Say whether a product has few rows on one side: always, never, or up to an extent."""
     op = operator_of(node)
     if op not in PRODUCTS:
-        return op != "scaled_dot_product_attention" or int(node.args[0].meta["val"].shape[-2]) <= FEW
+        return (
+            op != "scaled_dot_product_attention" or int(node.args[0].meta["val"].shape[-2]) <= FEW
+        )
     pairs = zip(free_extents(node), free_extents(trace.pairs[node]), strict=True)
     sizes = [trace.size(a, b) for a, b in pairs]
     if any(isinstance(size, int) and size <= FEW for size in sizes):
@@ -129,7 +131,7 @@ def _few(trace: Trace, node: Node) -> bool | dict[str, int]:
     return dict([most.popitem()]) if most else False
 
 
-def _way(made: Made, make: Make, most: Most, few: Callable[[Node], bool]) -> Way:
+def _way(made: Program, make: Make, most: Most, few: Callable[[Node], bool]) -> Way:
     """Return a way, cut anew until every kernel of it could be made."""
     alone, calls = set[Node](), set[Node]()
     while True:
@@ -139,7 +141,7 @@ def _way(made: Made, make: Make, most: Most, few: Callable[[Node], bool]) -> Way
             return Way(most, tuple(parts), tuple(_steps(made, parts)))
 
 
-def _is_made(made: Made, make: Make, part: Part, alone: set[Node], calls: set[Node]) -> bool:
+def _is_made(made: Program, make: Make, part: Part, alone: set[Node], calls: set[Node]) -> bool:
     """Make the kernel of a part; where there is none, note what to cut otherwise."""
     if part.kind is Kind.CALL:
         return True
@@ -171,7 +173,7 @@ def _is_slow(result: Result, part: Part) -> bool:
     return part.kind is Kind.PRODUCT and static and general
 
 
-def _free_name(made: Made, part: Part) -> str:
+def _free_name(made: Program, part: Part) -> str:
     """Return a kernel's name, which no other of the program has."""
     taken = {r.record.recipe for r in made.kernels.values()}
     base = f"{made.name}_{part.name}"
@@ -179,7 +181,7 @@ def _free_name(made: Made, part: Part) -> str:
     return next(name for name in numbered if name not in taken)
 
 
-def _steps(made: Made, parts: Sequence[Part]) -> Iterator[Step]:
+def _steps(made: Program, parts: Sequence[Part]) -> Iterator[Step]:
     """Yield the steps of parts, each with the values that none behind it takes."""
     trace = made.trace
     kept = {trace.name(n) for n in trace.results}

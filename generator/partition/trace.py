@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Node = Any  # torch.fx.Node
 Size = int | dict[str, Any]  # a number, or {"extent": "M", "times": 4}
 STEP = 7  # the second trace's first dynamic extent is longer by it, the next by twice as much
-VIEWS = frozenset(
-    ("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "numpy_T", "squeeze")
-    + ("unsqueeze", "expand", "expand_as", "flatten", "unflatten", "alias", "detach", "slice")
-    + ("select", "narrow", "split", "chunk", "getitem")
-)
+_VIEWS = """
+view reshape _unsafe_view permute transpose t numpy_T squeeze unsqueeze expand expand_as flatten
+unflatten alias detach slice select narrow split chunk getitem
+"""
+VIEWS = frozenset(_VIEWS.split())
 
 
 @dataclass(frozen=True)
@@ -201,10 +201,9 @@ def _in_type(
     import torch
 
     given, run = by_name(function.run, function.examples), function.run
-    module = isinstance(run, torch.nn.Module)
-    own = [*given.values(), *(run.parameters() if module else ())]
+    own = [*given.values(), *(run.parameters() if isinstance(run, torch.nn.Module) else ())]
     mixed = any(x.is_floating_point() and x.element_size() == 2 for x in own)
-    if module and not mixed:
+    if isinstance(run, torch.nn.Module) and not mixed:
         run = copy.deepcopy(run).to(dtype)
     return run, {
         name: torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="meta")

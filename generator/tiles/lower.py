@@ -176,7 +176,7 @@ class _Lowering:
         return name
 
     def place(self) -> None:
-        """Give tiles to operands of products and to inputs that several statements read."""
+        """Give tiles to operands of products and combines, and to inputs that are read twice."""
         for node in self.products:
             for name in node.args:
                 made = self.body.producers[name]
@@ -189,16 +189,20 @@ class _Lowering:
         for node in self.body.of("combine", "combine_rescaled"):  # other blocks read what it joins
             if OPS[self.body.producers[node.args[0]].op].kind is Kind.ELEMENTWISE:
                 self.tile(node.args[0])
-        for node in self.body.inputs:
-            if not node.out.type.dims or self.is_position(node.name) or node.name in self.tiles:
-                continue
-            if node.loop_cut or self.reads(node.name) > 1:
-                self.tile(node.name)
+        self.place_inputs()
         for name in list(self.tiles):
             node = self.body.producers[name]
             if node.op == "input":
                 phase = Phase.LOOP if node.loop_cut else Phase.BEFORE
                 self.said[phase].append(Load((), (name,), name))
+
+    def place_inputs(self) -> None:
+        """Give tiles to inputs that the loop loads or several statements read."""
+        for node in self.body.inputs:
+            if not node.out.type.dims or self.is_position(node.name) or node.name in self.tiles:
+                continue
+            if node.loop_cut or self.reads(node.name) > 1:
+                self.tile(node.name)
 
     def is_position(self, name: str) -> bool:
         """Say whether an input numbers a dim, so that nothing is read."""

@@ -1,0 +1,190 @@
+"""PyTorch functions cut into kernels and PyTorch's own operators: what goes where, and equality."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from mirage_kernels.generator.errors import SearchError
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.partition.program import Program, partitioned
+from mirage_kernels.generator.partition.trace import Function
+from mirage_kernels.generator.pipeline import Result
+from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.program_steps import SteppedProgram
+
+
+def made(recipe: Recipe, schedule: str = "streaming") -> Result:
+    """Stand for what the pipeline makes of a recipe."""
+    record = SimpleNamespace(
+        recipe=recipe.name, stem="any", no_plan="", variants=[SimpleNamespace(schedule=schedule)]
+    )
+    return cast("Result", SimpleNamespace(record=record, request=SimpleNamespace(recipe=recipe)))
+
+
+def cut(
+    run: Callable[..., Any],
+    rows: Sequence[str],
+    make: Callable[[Recipe], Result] = made,
+    **shapes: tuple[int, ...],
+) -> Program:
+    """Cut a function whose inputs in `rows` have a dynamic first dim."""
+    given = {n: torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in shapes.items()}
+    function = Function(run, given, {n: {0: "M"} for n in rows}, "f")
+    return partitioned(function, DType.BF16, "sm_90a", make)
+
+
+def ways(program: Program) -> list[list[str]]:
+    """Return what each way runs: a kernel's operators, or PyTorch's own in brackets."""
+    lines = [line for line in program.lines() if line.startswith("  ")]
+    said = iter(
+        f"[{line.split(': ')[1]}]" if "PyTorch" in line else line.split(": ")[1] for line in lines
+    )
+    return [[next(said) for p in way.parts if p.computing] for way in program.ways]
+
+
+def require_same(program: Program, run: Callable[..., Any], **given: Tensor) -> None:
+    """Run the document with every kernel computed by its recipe's reference."""
+    recipes = {f"sm_90a/{r.record.recipe}_any": r.request.recipe for r in program.results}
+
+    def kernel(key: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return recipes[key].reference_results(*tensors)
+
+    document = json.loads(json.dumps(program.document))
+    found = SteppedProgram([document], kernel)(**{n: x.clone() for n, x in given.items()})
+    wanted = run(**given)
+    for mine, theirs in zip(_several(found), _several(wanted), strict=True):
+        assert mine.dtype is theirs.dtype
+        torch.testing.assert_close(mine, theirs, atol=0.02, rtol=0.02)
+
+
+def _several(made: Any) -> tuple[Tensor, ...]:
+    return made if isinstance(made, tuple) else (made,)
+
+
+def drawn(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).bfloat16()
+
+
+def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return torch.logsumexp(F.relu(F.linear(x, w, b)) * 2, dim=1, keepdim=True)
+
+
+def test_products_of_many_rows_are_pytorch_s() -> None:
+    program = cut(layer, ["x"], x=(8, 96), w=(80, 96), b=(80,))
+    assert [dict(way.most) for way in program.ways] == [{"M": 64}, {}]
+    assert ways(program) == [
+        ["linear, relu, mul", "logsumexp"],
+        ["[linear]", "relu, mul, logsumexp"],
+    ]
+    for rows in (1, 64, 65):
+        require_same(program, layer, x=drawn(rows, 96), w=drawn(80, 96), b=drawn(80))
+
+
+def mlp(x: Tensor, n: Tensor, g: Tensor, u: Tensor, d: Tensor) -> Tensor:
+    h = F.rms_norm(x, (96,), n, 1e-5)
+    return x + F.linear(F.silu(F.linear(h, g)) * F.linear(h, u), d)
+
+
+def test_a_gated_mlp_is_one_kernel_with_its_norm() -> None:
+    shapes = {"x": (4, 96), "n": (96,), "g": (160, 96), "u": (160, 96), "d": (96, 160)}
+    program = cut(mlp, ["x"], **shapes)
+    assert ways(program)[0] == ["rms_norm, linear, silu, linear, mul", "linear, add"]
+    for rows in (3, 70):
+        require_same(
+            program,
+            mlp,
+            **{n: drawn(rows if n == "x" else s[0], *s[1:]) for n, s in shapes.items()},
+        )
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, gate: Tensor) -> Tensor:
+    distance = torch.tanh(slopes)
+    scores = torch.einsum("hd,hld->hl", q, k) * 0.1 - distance
+    return torch.einsum("hl,hld->hd", torch.softmax(scores, -1), v) * torch.sigmoid(gate)
+
+
+def test_attention_is_one_kernel_with_its_bias_and_gate() -> None:
+    shapes = {"q": (4, 16), "k": (4, 72, 16), "v": (4, 72, 16), "slopes": (4, 1), "gate": (4, 16)}
+    program = cut(attention, [], **shapes)
+    (only,) = ways(program)
+    assert len(only) == 1
+    require_same(program, attention, **{n: drawn(*s) for n, s in shapes.items()})
+
+
+def cached(x: Tensor, w: Tensor, cache: Tensor, at: Tensor, one: Tensor) -> tuple[Tensor, Tensor]:
+    rows = F.linear(x, w)
+    turned = torch.cat((-rows[:, 40:], rows[:, :40]), -1) * one
+    cache.index_copy_(1, at, turned.unsqueeze(1))
+    return cache.sum(-1), torch.relu(rows)
+
+
+def test_what_no_kernel_has_runs_in_pytorch_in_order_and_in_place() -> None:
+    given = {"x": drawn(4, 96), "w": drawn(80, 96), "cache": drawn(4, 8, 80), "one": drawn(1)}
+    whole = given | {"at": torch.tensor([3])}
+    examples = {n: torch.empty_like(x, device="meta") for n, x in whole.items()}
+    rows = {n: {0: "M"} for n in ("x", "cache")}
+    program = partitioned(Function(cached, examples, rows, "f"), DType.BF16, "sm_90a", made)
+    assert {"[cat]", "[index_copy]"} <= {*ways(program)[0]}
+    assert program.trace.refused
+    require_same(program, cached, **whole)
+
+
+def test_where_no_kernel_is_found_pytorch_runs() -> None:
+    def make(recipe: Recipe) -> Result:
+        if "logsumexp" in recipe.name:
+            raise SearchError("the search found nothing", "")
+        return made(recipe)
+
+    program = cut(layer, ["x"], make, x=(8, 96), w=(80, 96), b=(80,))
+    assert ways(program)[0] == ["linear, relu, mul", "[logsumexp]"]
+    assert [*program.reasons.values()] == ["the search found nothing"] * 2
+
+
+def test_a_product_that_only_the_general_schedule_has_goes_alone_then_to_pytorch() -> None:
+    names = list[str]()
+
+    def make(recipe: Recipe) -> Result:
+        names.append(recipe.name)
+        return made(recipe, "general" if "linear" in recipe.name else "streaming")
+
+    program = cut(layer, ["x"], make, x=(8, 96), w=(80, 96), b=(80,))
+    assert names[:2] == ["f_linear_mul", "f_linear"]
+    assert ways(program) == [["[linear]", "relu, mul, logsumexp"]]
+
+
+def test_extents_are_those_of_the_call() -> None:
+    def folded(x: Tensor) -> Tensor:
+        return torch.softmax(x.reshape(x.shape[0] * 4, 24), -1).reshape(x.shape[0], 96)
+
+    program = cut(folded, ["x"], x=(8, 96))
+    require_same(program, folded, x=drawn(5, 96))
+
+
+def test_an_extent_that_is_no_multiple_is_pytorch_s() -> None:
+    def longer(x: Tensor) -> Tensor:
+        return torch.relu(torch.cat((x, x[:1])))
+
+    program = cut(longer, ["x"], x=(8, 96))
+    assert ways(program) == [["[cat]", "[relu]"]]
+    assert "where M is 8 and 15" in next(iter(program.reasons.values()))
+    require_same(program, longer, x=drawn(5, 96))
+
+
+def test_a_tensor_that_does_not_fit_is_named() -> None:
+    program = cut(layer, ["x"], x=(8, 96), w=(80, 96), b=(80,))
+    call = SteppedProgram([cast("Mapping[str, Any]", program.document)], lambda key, tensors: [])
+    with pytest.raises(ValueError, match=r"f: w is \[80, 95\]; \[80, 96\] works"):
+        call(drawn(2, 96), drawn(80, 95), drawn(80))
+    with pytest.raises(ValueError, match=r"b is missing; a tensor \[80\] works"):
+        call(drawn(2, 96), drawn(80, 96))
+    with pytest.raises(TypeError, match="f takes x, w, b, each once"):
+        call(drawn(2, 96), x=drawn(2, 96))
