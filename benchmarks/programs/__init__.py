@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
@@ -18,12 +19,16 @@ Inputs = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Program:
-    """A function of tensors, the shapes of these, and the rows at which it is measured."""
+    """A function of tensors, the shapes of these, and the rows at which it is measured.
+
+    `at` has whole numbers: tensors of the values that it gives.
+    """
 
     name: str
     run: Callable[..., object]
     shapes: Mapping[str, tuple[Size, ...]]
     rows: tuple[int, ...]
+    at: Mapping[str, int]
 
     @property
     def recipe(self) -> str:
@@ -38,8 +43,9 @@ class Program:
         made: Inputs = {}
         for i, (name, shape) in enumerate(self.shapes.items()):
             sizes = [rows if size == "M" else int(size) for size in shape]
-            if device == "meta":
-                made[name] = torch.empty(sizes, dtype=dtype, device=device)
+            if name in self.at or device == "meta":
+                kind = torch.int64 if name in self.at else dtype
+                made[name] = torch.full(sizes, self.at.get(name, 0), dtype=kind, device=device)
                 continue
             generator = torch.Generator(device).manual_seed(i)
             drawn = torch.randn(sizes, generator=generator, device=device)
@@ -52,13 +58,17 @@ PROGRAMS: dict[str, Program] = {}
 
 
 def program(
-    name: str, *, rows: tuple[int, ...], **shapes: tuple[Size, ...]
+    name: str,
+    *,
+    rows: tuple[int, ...],
+    at: Mapping[str, int] = MappingProxyType({}),
+    **shapes: tuple[Size, ...],
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Register a function under a name, with the shapes of its parameters."""
+    """Register a function under a name, with the shapes of its parameters (see `Program`)."""
 
     def register(run: Callable[..., object]) -> Callable[..., object]:
         assert name not in PROGRAMS, name
-        PROGRAMS[name] = Program(name, run, shapes, rows)
+        PROGRAMS[name] = Program(name, run, shapes, rows, at)
         return run
 
     return register

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from programs import program
+from programs import Size, program
 
 ROWS = (1, 16, 64)
-K, N, HEADS, DIM = 4096, 14336, 32, 128
+K, N, HEADS, KV_HEADS, DIM = 4096, 14336, 32, 8, 128
+KEYS = 1024  # in the cache of a decoder layer
 
 
 def _rms(x: Tensor, weight: Tensor) -> Tensor:
@@ -119,3 +120,94 @@ def rms_norm_lora(x: Tensor, nw: Tensor, w: Tensor, a: Tensor, b: Tensor) -> Ten
 @program("serving/softmax", rows=(64, 4096), x=("M", 4096))
 def softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, dim=-1)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = DIM // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+
+
+LAYER: dict[str, tuple[Size, ...]] = {
+    "x": ("M", K),
+    "wq": (K, K),
+    "wk": (KV_HEADS * DIM, K),
+    "wv": (KV_HEADS * DIM, K),
+    "wo": (K, K),
+    "before": (K,),
+    "behind": (K,),
+    "gate": (N, K),
+    "up": (N, K),
+    "down": (K, N),
+    "keys": ("M", KV_HEADS, KEYS, DIM),
+    "values": ("M", KV_HEADS, KEYS, DIM),
+    "position": (1,),
+    "mask": ("M", 1, 1, KEYS),
+    "cos": ("M", 1, 1, DIM),
+    "sin": ("M", 1, 1, DIM),
+}
+
+
+def _layer(t: dict[str, Tensor]) -> Tensor:
+    """Return a decoder layer's output; norms of queries and keys where `t` has them."""
+
+    def heads(x: Tensor, norm: str) -> Tensor:
+        split = x.view(-1, 1, x.shape[-1] // DIM, DIM).transpose(1, 2)
+        return _rms(split, t[norm]) if norm in t else split
+
+    h = _rms(t["x"], t["before"])
+    q = _rotated(heads(F.linear(h, t["wq"]), "nq"), t["cos"], t["sin"])
+    k = _rotated(heads(F.linear(h, t["wk"]), "nk"), t["cos"], t["sin"])
+    t["keys"].index_copy_(2, t["position"], k)
+    t["values"].index_copy_(2, t["position"], heads(F.linear(h, t["wv"]), ""))
+    seen = F.scaled_dot_product_attention(
+        q, t["keys"], t["values"], attn_mask=t["mask"], enable_gqa=True
+    )
+    x = t["x"] + F.linear(seen.transpose(1, 2).reshape(-1, K), t["wo"])
+    h = _rms(x, t["behind"])
+    return x + F.linear(F.silu(F.linear(h, t["gate"])) * F.linear(h, t["up"]), t["down"])
+
+
+@program("serving/llama_layer", rows=ROWS, at={"position": KEYS - 1}, **LAYER)
+def llama_layer(
+    x: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+    before: Tensor,
+    behind: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    position: Tensor,
+    mask: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+) -> Tensor:
+    return _layer(dict(locals()))
+
+
+@program("serving/qwen3_layer", rows=ROWS, at={"position": KEYS - 1}, nq=(DIM,), nk=(DIM,), **LAYER)
+def qwen3_layer(
+    nq: Tensor,
+    nk: Tensor,
+    x: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+    before: Tensor,
+    behind: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    position: Tensor,
+    mask: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+) -> Tensor:
+    return _layer(dict(locals()))

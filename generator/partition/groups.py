@@ -168,7 +168,7 @@ class Grouping:
         fitting = [g for g in among if g.region == region and self._room(g, [node])]
         fitting = [g for g in fitting if not {*g.nodes} & {*self.alone}]
         for group in sorted(fitting, key=lambda g: order[id(g)], reverse=True):
-            if self._joins(node, group):
+            if self._joins(node, group) and not self._ended(node, group):
                 self._add(node, group)
                 for other in fitting:
                     if other is not group and self._unites(group, other):
@@ -176,6 +176,18 @@ class Grouping:
                 return
         copies = operator_of(node) in SAME
         self._add(node, Group(Kind.CALL if copies else Kind.CHAIN, region))
+
+    def _ended(self, node: Node, group: Group) -> bool:
+        """Say whether a group stores what a node takes of it: a sum has no second result."""
+        taken = [a for a in map(self.seen, node.all_input_nodes) if self.of.get(a) is group]
+        sums = group.reductions > 0 or group.kind is not Kind.CHAIN
+        return sums and any(self._stored(a) for a in taken)
+
+    def _stored(self, node: Node) -> bool:
+        """Say whether the function returns a value, or PyTorch takes it."""
+        if node in map(self.seen, self.trace.results):
+            return True
+        return any(u in self.calls or not self._multiplied(u) for u in self._users(node))
 
     def _add(self, node: Node, group: Group) -> None:
         if group not in self.groups:

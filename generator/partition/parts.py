@@ -201,6 +201,6 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
 
     for node in group.nodes:
         visit(node)
-    results = [n for n in group.nodes if grouping.used_outside(n, group)]
+    results = [n for n in reversed(group.nodes) if grouping.used_outside(n, group)]  # last first
     nodes = tuple(n for n in trace.nodes if n in own)
     return Part(trace, group.kind, nodes, tuple(inputs), tuple(results))
