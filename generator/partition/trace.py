@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
+from mirage_kernels.generator.frontend.declarations import TAKEN
 from mirage_kernels.generator.frontend.export import (
     applied,
     dtype_of,
@@ -84,7 +85,8 @@ class Trace:
     def name(self, node: Node) -> str:
         """Return the name of a value."""
         made = str(node.name)
-        return self.inputs.get(node) or (f"{made}_" if made in self.inputs.values() else made)
+        taken = made in self.inputs.values() or made in TAKEN
+        return self.inputs.get(node) or (f"{made}_" if taken else made)
 
     def size(self, a: int, b: int) -> Size:
         """Return an extent that is so large in the two traces; raises RecipeError for others."""

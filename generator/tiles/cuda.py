@@ -371,9 +371,9 @@ class KernelWriter:
         with self._each(to.dims):
             at = f.coordinates(to.dims, 1)
             mine = f"{s.value} + {f.in_tile(tile, at)}"
-            made = f"combine({mine})"
+            made = f"general::combine({mine})"
             if peak:
-                made = f"combine_rescaled({mine}, {peak} + {f.in_tile(p.tiles[peak], at)})"
+                made = f"general::combine_rescaled({mine}, {peak} + {f.in_tile(p.tiles[peak], at)})"
             w.line(f"{s.tile}[{f.in_tile(to, at)}] = {made};")
 
     def _store(self, s: Store) -> None:
