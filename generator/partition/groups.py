@@ -92,7 +92,7 @@ def ordered(grouping: Grouping) -> list[Group]:
 
 def free_extents(node: Node) -> tuple[int, int]:
     """Return the rows of a product's two operands: what each has and the other has not."""
-    a, b, *_ = (tuple(map(int, n.meta["val"].shape)) for n in _factors(node))
+    a, b, *_ = (tuple(map(int, n.meta["val"].shape)) for n in factors(node))
     op = operator_of(node)
     if op == "einsum":
         names = str(node.args[0]).replace(" ", "").partition("->")[0].split(",")
@@ -107,7 +107,8 @@ def free_extents(node: Node) -> tuple[int, int]:
     return rows, columns
 
 
-def _factors(node: Node) -> Sequence[Node]:
+def factors(node: Node) -> Sequence[Node]:
+    """Return the tensors that a product multiplies."""
     op = operator_of(node)
     if op == "einsum":
         return list(node.args[1])
@@ -216,8 +217,8 @@ class Grouping:
         """Say whether two groups are chains, or products of one tensor."""
         if a.kind is b.kind is Kind.CHAIN:
             return self._room(a, b.nodes) and self._acyclic(a, b)
-        shared = {*map(self.seen, (f for n in a.products for f in _factors(n)))}
-        shared &= {*map(self.seen, (f for n in b.products for f in _factors(n)))}
+        shared = {*map(self.seen, (f for n in a.products for f in factors(n)))}
+        shared &= {*map(self.seen, (f for n in b.products for f in factors(n)))}
         both = (
             a.kind is b.kind is Kind.PRODUCT
             and bool(shared)

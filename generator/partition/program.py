@@ -11,9 +11,16 @@ from zlib import crc32
 from mirage_kernels.generator.errors import GraphError, PlanError, RecipeError, SearchError
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType, dumps
-from mirage_kernels.generator.partition.groups import FEW, PRODUCTS, Grouping, Kind, free_extents
+from mirage_kernels.generator.partition.groups import (
+    FEW,
+    PRODUCTS,
+    Grouping,
+    Kind,
+    factors,
+    free_extents,
+)
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name, parts_of
-from mirage_kernels.generator.partition.trace import Function, Node, Trace
+from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.files import write_whole
@@ -166,8 +173,10 @@ def _is_slow(result: Result, part: Part) -> bool:
     """Say whether PyTorch multiplies faster: weights, and a schedule that is not made for them."""
     if result.record.no_plan:
         return True
-    weights = [n for n in part.inputs if n in part.trace.inputs]
-    weights = [n for n in weights if len(n.meta["val"].shape) > 1]
+    taken = [a for n in part.computing if operator_of(n) in PRODUCTS for a in factors(n)]
+    while views := [n for n in taken if n in part.nodes and is_view(n)]:
+        taken = [n for n in taken if n not in views] + [n.all_input_nodes[0] for n in views]
+    weights = [n for n in taken if n in part.trace.inputs]
     static = any(all(isinstance(s, int) for s in part.trace.shape(n)) for n in weights)
     general = any(v.schedule == "general" for v in result.record.variants)
     return part.kind is Kind.PRODUCT and static and general
