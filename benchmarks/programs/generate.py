@@ -1,7 +1,7 @@
 """Generates kernels of the benchmark's programs: python -m programs.generate --out DIR
 
-Each program goes from its PyTorch function through search, proof and emission in a process of its
-own, with a limit of seconds. A row per program goes into DIR/programs.json.
+Each program goes from its PyTorch function through cutting, search, proof and emission in a process
+of its own, with a limit of seconds. A row per program goes into DIR/programs.json.
 """
 
 from __future__ import annotations

@@ -1,0 +1,123 @@
+"""Makes docs/programs.md of the result files: python -m programs.table
+
+`results/programs_made.json` is what `programs.generate` wrote, `results/programs_bf16.json` and
+`results/programs_fp16.json` are what `programs.measure` did.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from programs import PROGRAMS, level1, level2, serving  # noqa: F401  (they register)
+
+HERE = Path(__file__).resolve().parents[1]
+PAGE = HERE.parent / "docs" / "programs.md"
+Row = dict[str, Any]
+
+
+def read(name: str) -> Any:
+    """Return a result file."""
+    return json.loads((HERE / "results" / f"{name}.json").read_text())
+
+
+def made_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line of each program: its kernels, what PyTorch runs, seconds."""
+    yield "| program | kernels | run by PyTorch | seconds |"
+    yield "| --- | --- | --- | --- |"
+    for row in rows:
+        if "reason" in row:
+            yield f"| {row['program']} | none: {row['reason']} | | {row['seconds']} |"
+            continue
+        kernels = [
+            f"{name.removeprefix(row['program'].replace('/', '_') + '_')} "
+            f"({', '.join(k['schedules'])})"
+            for name, k in row["kernels"].items()
+        ]
+        ways = [[]]
+        for line in row["ways"]:
+            if line.startswith("  PyTorch: "):
+                ways[-1].append(line.removeprefix("  PyTorch: "))
+            elif not line.startswith(" "):
+                ways.append([])
+        torch = "; ".join(", ".join(way) or "nothing" for way in ways[1:])
+        yield f"| {row['program']} | {'; '.join(kernels)} | {torch} | {row['seconds']} |"
+
+
+def measured_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line of each program and number of rows."""
+    yield "| program | rows | error | PyTorch's | floor, us | us | over | eager | torch.compile |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for row in rows:
+        if "us" not in row:
+            yield f"| {row['program']} | {row['rows']} | {row['reason']} | | | | | | |"
+            continue
+        yield (
+            f"| {row['program']} | {row['rows']} | {row['error']:.1e} | {row['eager_error']:.1e} | "
+            f"{row['floor_us']:.1f} | {row['us']:.1f} | {row['us'] / row['floor_us']:.2f} | "
+            f"{row['eager_us']:.1f} | {row['compile_us']:.1f} |"
+        )
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Say how often and by how much programs are faster than torch.compile."""
+    timed = [r for r in rows if "us" in r]
+    few = [r for r in timed if r["program"].startswith(("level2", "serving")) and r["rows"] <= 64]
+    said = []
+    for what, some in (("up to 64 rows of level 2 and serving", few), ("all rows", timed)):
+        gains = [r["compile_us"] / r["us"] for r in some]
+        mean = math.exp(statistics.fmean(map(math.log, gains)))
+        slower = sum(g < 1 for g in gains)
+        said.append(
+            f"Over {what} ({len(some)}), time of torch.compile over ours has the geometric mean "
+            f"{mean:.2f}; {slower} are slower."
+        )
+    return " ".join(said)
+
+
+def page() -> str:
+    """Return docs/programs.md."""
+    made = read("programs_made")
+    seconds = [row["seconds"] for row in made]
+    lines = [
+        "# PyTorch functions, measured",
+        "",
+        "Programs of KernelBench's levels 1 and 2 and of serving (`benchmarks/programs`), from their "
+        "PyTorch functions to kernels ([from_torch.md](from_torch.md)). This page is made by "
+        "`python -m programs.table`.",
+    ]
+    for dtype in ("bf16", "fp16"):
+        if not (HERE / "results" / f"programs_{dtype}.json").is_file():
+            continue
+        found = read(f"programs_{dtype}")
+        lines += ["", f"## Time and error, {dtype}", "", summary(found["rows"]), ""]
+        lines += [
+            f"{found['device']}, torch {found['torch']}; `{found['command']}`. Errors are relative "
+            "to float64. The floor is the time to read and write all tensors once at 4.4 TB/s; what "
+            "stays in the L2 cache between calls can be faster. Calls are timed in a CUDA graph.",
+            "",
+            *measured_lines(found["rows"]),
+        ]
+    lines += ["", "## What each became", ""]
+    lines += [
+        f"{len(made)} programs, generated one after the other on two cores; median "
+        f"{statistics.median(seconds):.0f} s, at most {max(seconds):.0f} s. Kernels are named by "
+        "their first and last operator, with their schedules; what PyTorch runs is given up to 64 "
+        "rows and above, or for all.",
+        "",
+        *made_lines(made),
+        "",
+        "## Left out",
+        "",
+        *(f"* Level 1, {k}: {why}." for k, why in level1.OUT.items()),
+        *(f"* Level 2, {k}: {why}." for k, why in level2.OUT.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
