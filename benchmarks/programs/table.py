@@ -86,8 +86,8 @@ def page() -> str:
     lines = [
         "# PyTorch functions, measured",
         "",
-        "Programs of KernelBench's levels 1 and 2 and of serving (`benchmarks/programs`), from their "
-        "PyTorch functions to kernels ([from_torch.md](from_torch.md)). This page is made by "
+        "Programs of KernelBench's levels 1 and 2 and of serving (`benchmarks/programs`), from "
+        "their PyTorch functions to kernels ([from_torch.md](from_torch.md)). This page is made by "
         "`python -m programs.table`.",
     ]
     for dtype in ("bf16", "fp16"):
@@ -96,8 +96,8 @@ def page() -> str:
         found = read(f"programs_{dtype}")
         lines += ["", f"## Time and error, {dtype}", "", summary(found["rows"]), ""]
         lines += [
-            f"{found['device']}, torch {found['torch']}; `{found['command']}`. Errors are relative "
-            "to float64. The floor is the time to read and write all tensors once at 4.4 TB/s; what "
+            f"{found['device']}, torch {found['torch']}; `{found['command']}`. Errors are "
+            "relative to float64. The floor is the time to read and write all tensors once at 4.4 TB/s; what "
             "stays in the L2 cache between calls can be faster. Calls are timed in a CUDA graph.",
             "",
             *measured_lines(found["rows"]),

@@ -24,6 +24,7 @@ from mirage_kernels.generator.frontend.export import (
     place_of,
     plain,
 )
+from mirage_kernels.generator.frontend.merging import merged
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, lower, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
@@ -104,12 +105,16 @@ def portions_recipe(
 
 @dataclass(frozen=True)
 class Traced:
-    """A function's graph of named dims; its inputs, and how results and inputs are laid out."""
+    """A function's graph of named dims; its inputs, and how results and inputs are laid out.
+
+    `shapes` has the extents of the function's own inputs, those of dynamic dims by name.
+    """
 
     lowered: Lowered
     names: tuple[str, ...]  # of inputs
     dtypes: tuple[DType, ...]
     dynamic: tuple[str, ...]
+    shapes: tuple[tuple[int | str, ...], ...]
 
     @property
     def graph(self) -> Graph:
@@ -217,7 +222,12 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
                 "return it without the dims that nothing varies along",
             )
     renamed, named = _named(lowered, names, dynamic)
-    return Traced(renamed, tuple(names), tuple(dtypes), named)
+    sizes = sizes_of(renamed.graph)
+    shapes = tuple(
+        tuple(row[0] if row and row[0] in named else math.prod(sizes[d] for d in row) for row in x)
+        for x in renamed.inputs
+    )
+    return Traced(merged(renamed, named), tuple(names), tuple(dtypes), named, shapes)
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -308,8 +318,9 @@ class TracedFunction:
         named: dict[str, torch.Tensor] = {}
         for layout, tensor in zip(layouts, tensors, strict=True):
             sizes |= dict(zip(flat(layout), tensor.shape, strict=True))
-        for name, layout, tensor in zip(self.given, layouts, tensors, strict=True):
-            named[name] = tensor.reshape([math.prod(sizes[d] for d in row) for row in layout])
+        shapes = dict(zip(self.traced.names, self.traced.shapes, strict=True))
+        for name, tensor in zip(self.given, tensors, strict=True):
+            named[name] = tensor.reshape([sizes.get(n, n) for n in shapes[name]])
         made = self._called(named)
         results = made if isinstance(made, tuple | list) else (made,)
         shaped = [

@@ -63,9 +63,12 @@ class Steps:
     def reduce(self, op: str, x: Tensor, dims: Sequence[int], *, keep: bool = True) -> Tensor:
         """Reduce along dims (none: all), which stay with one element or go."""
         over = sorted(x.position(d) for d in dims) or [*range(x.num_dims)]
-        made = x
-        for d in over:
-            made = self.step(Step(op, dim=d), made) if x.dims[d] > 1 else made
+        longer = [d for d in over if x.dims[d] > 1]
+        made, several = x, op == "mean" and len(longer) > 1
+        for d in reversed(longer):
+            made = self.step(Step("reduction" if several else op, dim=d), made)
+        if several:
+            made = self("div", made, math.prod(x.dims[d] for d in longer))
         left = [n for i, n in enumerate(made.dims) if i not in over]
         return made if keep else self.reshape(made, left or [1])
 

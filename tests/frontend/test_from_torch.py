@@ -45,6 +45,24 @@ def test_parameters_of_a_module_are_inputs_with_their_names() -> None:
     spec_of(recipe)
 
 
+def test_neighbouring_dims_that_nothing_tells_apart_are_one() -> None:
+    images = torch.empty(2, 6, 5, 3, dtype=torch.bfloat16)
+
+    def normed(x: Tensor) -> Tensor:
+        return F.instance_norm(x)
+
+    def by_channel(x: Tensor) -> Tensor:
+        return x - x.mean((1, 2), keepdim=True)
+
+    whole = from_torch(normed, {"x": images})
+    assert [*whole.shapes[0].dims.values()] == [12, 15]
+    split = from_torch(by_channel, {"x": images})
+    assert [*split.shapes[0].dims.values()] == [2, 30, 3]
+    for recipe in (whole, split):
+        spec = spec_of(recipe)
+        assert len(spec.of("sum")) == {"normed": 2, "by_channel": 1}[recipe.name]
+
+
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "smooth_l1": lambda x, y: F.smooth_l1_loss(x, y, beta=0.5),
     "huber": lambda x, y: F.huber_loss(x, y, delta=0.5),

@@ -1,0 +1,83 @@
+"""Neighbouring dims that a program never tells apart, as one: fewer sums, longer rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, sizes_of
+from mirage_kernels.generator.ir import Dim, Graph, Node, TensorType
+from mirage_kernels.generator.recipe import LARGEST_STATIC
+
+
+def merged(lowered: Lowered, kept: Collection[str]) -> Lowered:
+    """Return a graph in which no two neighbouring dims could be one, but for `kept` ones.
+
+    Two static dims are one where every input and result has them side by side or not at all, and
+    what sums along one sums along the other next. The first takes the name and both places.
+    """
+    for outer, inner in _neighbours(lowered.graph):
+        sizes = sizes_of(lowered.graph)
+        if outer in kept or inner in kept or sizes[outer] * sizes[inner] > LARGEST_STATIC:
+            continue
+        graph = _with_one(lowered.graph, outer, inner)
+        if graph is not None:
+            layouts = (
+                tuple(_without(x, inner) for x in t) for t in (lowered.inputs, lowered.outputs)
+            )
+            return merged(Lowered(graph, *layouts), kept)
+    return lowered
+
+
+def _neighbours(graph: Graph) -> Iterator[tuple[str, str]]:
+    """Yield each pair of dims that lie side by side in an input, once."""
+    pairs = (pair for n in graph.inputs for pair in pairwise(n.out.type.names))
+    yield from dict.fromkeys(pairs)
+
+
+def _without(layout: Layout, inner: str) -> Layout:
+    return tuple(tuple(d for d in row if d != inner) for row in layout)
+
+
+def _with_one(graph: Graph, outer: str, inner: str) -> Graph | None:
+    """Return a graph where two dims are one; None where it tells them apart."""
+    pair, nodes, halves = {outer, inner}, list[Node](), dict[str, str]()
+    for node in graph.nodes:
+        if node.over in pair:
+            if node.args[0] in halves:  # the second of two sums is both
+                node = replace(node, args=(halves[node.args[0]],), over=outer)
+            elif _sums_on(graph, node, pair):
+                halves[node.name] = node.args[0]
+                continue
+            else:
+                return None
+        elif not _side_by_side(graph, node, outer, inner):
+            return None
+        outs = (replace(v, type=_typed(v.type, outer, inner)) for v in node.outs)
+        nodes.append(replace(node, outs=tuple(outs)))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _sums_on(graph: Graph, node: Node, pair: Collection[str]) -> bool:
+    """Say whether a sum along one of two dims is summed along the other, and nothing else."""
+    users = graph.users(node.name)
+    alone = len(users) == 1 and node.name not in graph.outputs
+    return alone and all(n.op == "sum" and n.over in pair for n in (node, *users))
+
+
+def _side_by_side(graph: Graph, node: Node, outer: str, inner: str) -> bool:
+    """Say whether a value has two dims or none of them; in device memory side by side."""
+    names = node.out.type.names
+    if outer not in names or inner not in names:
+        return outer not in names and inner not in names
+    stored = node.op == "input" or node.name in graph.outputs
+    return not stored or names.index(inner) == names.index(outer) + 1
+
+
+def _typed(type_: TensorType, outer: str, inner: str) -> TensorType:
+    if inner not in type_.names:
+        return type_
+    size = type_.dim(outer).size * type_.dim(inner).size
+    dims = (Dim(outer, size) if d.name == outer else d for d in type_.dims if d.name != inner)
+    return replace(type_, dims=tuple(dims))
