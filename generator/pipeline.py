@@ -33,6 +33,7 @@ from mirage_kernels.generator.records.sources import (
 )
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
+from mirage_kernels.generator.schedules.general.choice import general_first
 from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.search.cases import Case, full_cases, small_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
@@ -181,7 +182,9 @@ def _choose(request: Request, spec: Graph, ranked: Sequence[Ranked]) -> Choice:
 
         return plan
 
+    on = target(request.arch)
     for among in (FAST, PLANS):  # a fast schedule of a slower muGraph rather than a general one
+        ranked = ranked if among is FAST else general_first(ranked, lambda one: one.graph, on)
         try:
             chosen, refused = choose(ranked, [plannable(among), accurate])
             return Choice(chosen, measured[id(chosen.graph)], refused, plans[id(chosen.graph)])

@@ -79,7 +79,8 @@ def limited(program: Program, options: argparse.Namespace) -> Mapping[str, objec
     except subprocess.TimeoutExpired:
         found = {"program": program.name, "reason": f"over {options.limit} seconds"}
     except (json.JSONDecodeError, IndexError):
-        found = {"program": program.name, "reason": made.stderr.strip().splitlines()[-1][:300]}
+        said = made.stderr.strip().splitlines()[-1:] or [f"its process ended with {made.returncode}"]
+        found = {"program": program.name, "reason": said[0][:300]}
     found.setdefault("seconds", round(time.monotonic() - started, 2))
     print(json.dumps(found), file=sys.stderr, flush=True)
     return found

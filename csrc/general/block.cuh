@@ -28,6 +28,9 @@ __device__ float wide(T value) {
   return static_cast<float>(value);
 }
 
+// e^a, within 2^-21 of it for |a| up to 8; what is stored has 16 bits.
+__device__ inline float exp(float a) { return tile::power_of_two(1.44269504f * a); }
+
 // -- vectors -----------------------------------------------------------------------------------
 
 // So many neighbouring elements, loaded and stored at once.
@@ -302,7 +305,7 @@ __device__ inline float combine_rescaled(const float* mine, const float* peak) {
   for (int b = 0; b < blocks; ++b) top = fmaxf(top, of_block(peak, b));
   for (int b = 0; b < blocks; ++b) {
     const float own = of_block(peak, b);
-    if (own > -INFINITY) sum += of_block(mine, b) * expf(own - top);
+    if (own > -INFINITY) sum += of_block(mine, b) * exp(own - top);
   }
   return sum;
 }

@@ -70,6 +70,21 @@ inline Tensor in_workspace(char*& workspace, int bytes, bool packed,
 
 constexpr int kMostBlocks = 8;  // of a cluster
 
+// Shared memory with which no multiprocessor takes more blocks than its share of few: where they
+// start while the kernel before still runs, they would crowd on those that have ended.
+inline int spread(int64_t blocks, int bytes) {
+  constexpr int kMostEach = 4, kSystemBytes = 1024;
+  int device = 0, count = 0, all = 0, most = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  const int64_t each = (blocks + count - 1) / count;
+  if (each > kMostEach) return bytes;
+  const int wanted = all / static_cast<int>(each + 1) - kSystemBytes + 16;
+  return bytes > wanted ? bytes : wanted < most ? wanted : most;
+}
+
 // The elements of a dim that each block of a cluster takes: `least` or more, whole steps of a loop.
 inline int split(int extent, int least, int step) {
   const int all = (extent + kMostBlocks - 1) / kMostBlocks;
@@ -87,6 +102,9 @@ cudaError_t launch(void (*aligned)(Args), void (*any)(Args), const Args& args, b
                    int64_t blocks, int threads, int cluster, int shared_bytes,
                    cudaStream_t stream) {
   void (*kernel)(Args) = is_aligned ? aligned : any;
+#ifndef MIRAGE_NO_SPREAD
+  shared_bytes = spread(blocks, shared_bytes);
+#endif
   cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status == cudaSuccess && cluster > 8)

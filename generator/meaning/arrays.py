@@ -74,6 +74,7 @@ class Arithmetic:
     higher: Callable[[Parts, Parts], Parts]  # of a bound so far and a new one
     decay: Callable[[Parts, Parts], Parts]  # exp(old peak - new peak), 1 where they are equal
     finish: Callable[[Node, Parts], Parts] = lambda node, parts: parts  # rounding, per node
+    constant: Callable[[Part], Parts] | None = None  # of a program; none: as other numbers
 
     def made(self, node: Node, dims: tuple[str, ...], parts: Parts) -> Array:
         """Return the result of a node, rounded as it is stored."""
@@ -146,7 +147,8 @@ def _source(arithmetic: Arithmetic, node: Node, sizes: Mapping[str, int]) -> Arr
     value = node.value if node.op == "const" else sizes[node.over]
     if node.out.type.dtype is DType.INT32:
         return Array((), (np.asarray(int(value)),), real=False)
-    return Array((), arithmetic.number(np.asarray(float(value))))
+    made = arithmetic.constant if node.op == "const" else None
+    return Array((), (made or arithmetic.number)(np.asarray(float(value))))
 
 
 def _agreed_dims(node: Node, args: Sequence[Array]) -> tuple[str, ...]:

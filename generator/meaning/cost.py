@@ -8,7 +8,7 @@ that does not fill its last wave evenly stretches all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 
@@ -137,8 +137,13 @@ class BlockWork:
     operations: float
 
 
-def block_work(node: Node, sizes: Mapping[str, int]) -> BlockWork:
-    """Return the work of a block graph's blocks at the given extents of whole tensors."""
+def block_work(
+    node: Node, sizes: Mapping[str, int], weight: Callable[[str], float] = lambda op: 1
+) -> BlockWork:
+    """Return the work of a block graph's blocks at the given extents of whole tensors.
+
+    `weight` says what an operation of an op counts.
+    """
     body = node.body
     assert body is not None
     assert body.space is not None
@@ -155,7 +160,7 @@ def block_work(node: Node, sizes: Mapping[str, int]) -> BlockWork:
     for made in (n for n in body.nodes if n.op != "input"):
         looped = phases[made.name] is Phase.LOOP or made.op in ("accum", "accum_rescaled")
         flops += found[made.name].flops * (steps if looped else 1)
-        operations += found[made.name].operations * (steps if looped else 1)
+        operations += found[made.name].operations * weight(made.op) * (steps if looped else 1)
     return BlockWork(blocks, steps, held, loaded, flops, operations)
 
 

@@ -17,7 +17,7 @@ from itertools import combinations_with_replacement
 from mirage_kernels.generator.ir import Axis, Graph, Kind, Node, Space, count, parts_of
 from mirage_kernels.generator.meaning import expsums
 from mirage_kernels.generator.meaning.expsums import Coordinates, Extents, Fraction
-from mirage_kernels.generator.meaning.field import WHOLE_BELOW
+from mirage_kernels.generator.meaning.field import CONSTANTS_BELOW
 from mirage_kernels.generator.meaning.walk import Reading, Rule, reading, results
 
 _RULES: dict[str, Callable[..., Fraction]] = {  # from the node's name and its operands
@@ -61,7 +61,7 @@ def degree_reading(sizes: Extents, *, exponents: bool = True) -> Reading[Fractio
         return [rule(node.name, *args) if rule else args[0].called(node.op, node.name)]
 
     def source(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        whole = abs(node.value) < WHOLE_BELOW and node.value == round(node.value)
+        whole = abs(node.value) < CONSTANTS_BELOW and node.value == round(node.value)
         if node.op == "const" and not whole:
             return [expsums.variable({})]  # a random element, one per constant
         size = abs(round(node.value)) if node.op == "const" else sizes[node.over]

@@ -36,6 +36,7 @@ LAWLESS = (
 )
 
 WHOLE_BELOW = 2.0**53  # numbers from here on are like those that are not whole
+CONSTANTS_BELOW = 2.0**13  # so are constants: large whole factors would leave no bound
 
 _WINDOW = 10  # bits of an exponent that one table of powers covers
 _FEW = 8  # elements up to which Python inverts as fast as NumPy multiplies
@@ -128,13 +129,13 @@ class Field:
         key = (seed << 20) ^ self.key
         return self._residues(scramble(places, key), key)
 
-    def number(self, data: Part) -> Parts:
+    def number(self, data: Part, below: float = WHOLE_BELOW) -> Parts:
         """Embed numbers: integers as themselves, other constants as a random element each.
 
         So are huge ones, which float64 holds as whole numbers: 1e30 is no other's equal.
         """
         values = np.asarray(data, np.float64)
-        is_whole = (np.abs(values) < WHOLE_BELOW) & (values == np.round(values))
+        is_whole = (np.abs(values) < below) & (values == np.round(values))
         whole = np.where(is_whole, values, 0).astype(np.int64)
         hashed = scramble(values.view(np.int64).reshape(values.shape), self.key)
         random = zip(self._residues(hashed, self.key), self.moduli, strict=False)
@@ -262,4 +263,5 @@ def field_arithmetic(field: Field) -> Arithmetic:
         peak=field.arbitrary,
         higher=lambda before, now: now,
         decay=lambda old, new: field.exp(each(np.subtract, old, new)),
+        constant=lambda data: field.number(data, CONSTANTS_BELOW),
     )

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from mirage_kernels.generator.errors import GraphError, PlanError, RecipeError, SearchError
+from mirage_kernels.generator.errors import (
+    GraphError,
+    PlanError,
+    RecipeError,
+    SearchError,
+    VerifyError,
+)
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType, dumps
 from mirage_kernels.generator.partition.groups import (
@@ -28,7 +34,7 @@ from mirage_kernels.program_library import DOCUMENT
 
 Most = Mapping[str, int]  # of dynamic extents
 Make = Callable[[Recipe], Result]
-NO_KERNEL = (RecipeError, GraphError, SearchError, PlanError)
+NO_KERNEL = (RecipeError, GraphError, SearchError, PlanError, VerifyError)
 
 
 @dataclass(frozen=True)

@@ -241,8 +241,18 @@ def _difference(wanted: Array, found: Array) -> str:
 
 
 def prove(spec: Graph, candidate: Graph, cases: Iterable[Case], *, seed: int) -> Proof:
-    """Prove a single candidate; see `Prover.prove`."""
-    return Prover(spec).prove(candidate, cases, seed=seed)
+    """Prove a single candidate; see `Prover.prove`.
+
+    Raises VerifyError, too, where no case has a bound: equal values prove nothing then.
+    """
+    proof = Prover(spec).prove(candidate, cases, seed=seed)
+    if proof.log2_failure > LOG2_WANTED:
+        raise VerifyError(
+            f"a wrong muGraph would pass with a probability of up to 2^{proof.log2_failure:g}, "
+            f"not 2^{LOG2_WANTED:g}, in each of {len(proof.cases)} cases",
+            "a shorter program, or smaller numbers in it, may have a bound",
+        )
+    return proof
 
 
 def require_signature(spec: Graph, candidate: Graph) -> None:

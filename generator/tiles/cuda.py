@@ -218,11 +218,11 @@ class KernelWriter:
         return self.writer.block(head, "});")
 
     @contextmanager
-    def _vectors(self, tile: Tile) -> Iterator[Place]:
+    def _vectors(self, tile: Tile, *values: str) -> Iterator[Place]:
         """Open a loop of all threads over a tile and yield the place of a vector."""
         width = 1
         if tile.dims:
-            most = VECTOR_BYTES // tile.dtype.bytes
+            most = min(VECTOR_BYTES // tile.dtype.bytes, self._widest(values))
             width = next(w for w in _WIDTHS if w <= most and tile.dims[-1].size % w == 0)
         with self._each(tile.dims, width):
             at = self.formulas.coordinates(tile.dims, width)
@@ -231,7 +231,7 @@ class KernelWriter:
     def _load(self, s: Load) -> None:
         f, tile = self.formulas, self.program.tiles[s.value]
         name = f"({self._stage(tile)})" if s.value in self.staged else s.value
-        with self._vectors(tile) as place:
+        with self._vectors(tile, s.value) as place:
             beside = f.in_tensor(s.value, place, "const auto* from")
             to = f"{name} + {f.in_tile(tile, place.at)}"
             whole = place.width * tile.dtype.bytes == VECTOR_BYTES
@@ -299,7 +299,23 @@ class KernelWriter:
             vector = next((n for n in last if n in tile.names), "")
             outs.sort(key=lambda d: d.name == vector)
         size = next((d.size for d in (*outs, over) if d.name == vector), 1)
-        return outs, vector, next(w for w in _WIDTHS if size % w == 0)
+        most = self._widest([x for x in leaves if x not in p.tiles])
+        return outs, vector, next(w for w in _WIDTHS if w <= most and size % w == 0)
+
+    def _widest(self, values: Sequence[str]) -> int:
+        """Return how many elements of tensors threads may take at once: one of uneven rows.
+
+        Neighbouring threads take neighbouring elements then, where no row but the first is aligned.
+        """
+        for value in values:
+            if value in self.program.tensors and len(self.program.type(value).dims) > 1:
+                row = self.program.extents[self.program.type(value).names[-1]]
+                if (
+                    row.size * self.program.type(value).dtype.bytes % VECTOR_BYTES
+                    and not row.dynamic
+                ):
+                    return 1
+        return _WIDTHS[0]
 
     def _finish(self, s: Reduce, at: str) -> None:
         """Write what becomes of a result; `at`: where its factor lies."""
@@ -310,7 +326,7 @@ class KernelWriter:
             w.line("[[maybe_unused]] const float before = to;")
             w.line("to = fmaxf(before, joined[e]);")
             if s.rescale:
-                w.line(f"{s.rescale}{at} = to == -INFINITY ? 1.0f : expf(before - to);")
+                w.line(f"{s.rescale}{at} = to == -INFINITY ? 1.0f : general::exp(before - to);")
             return None
         return w.line(f"to = to * {s.factor}{at} + joined[e];" if s.factor else "to += joined[e];")
 
@@ -385,7 +401,7 @@ class KernelWriter:
         if s in p.statements[Phase.JOINED]:
             w.line("if (cluster_rank() == 0)")
         beside = dims[-1].size if dims and type_.names[-1] == dims[-1].name else 1
-        most = VECTOR_BYTES // type_.dtype.bytes
+        most = min(VECTOR_BYTES // type_.dtype.bytes, self._widest([s.output]))
         width = next(x for x in _WIDTHS if x <= most and beside % x == 0)
         with self._each(dims, width):
             at = f.coordinates(dims, width) | parts

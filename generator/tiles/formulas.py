@@ -194,6 +194,9 @@ class Formulas:
                 texts[name] = self._leaf(name, place)
                 continue
             text = self._operation(node.op, [texts[a] for a in node.args])
+            if node.op == "div" and varies and place.vector not in p.type(node.args[1]).names:
+                w.line(f"const float {name}_factor = 1.0f / ({texts[node.args[1]]});")
+                text = f"({texts[node.args[0]]}) * {name}_factor"
             if p.type(name).dtype is self.storage and name not in values:
                 text = f"wide({CTYPES[self.storage]}({text}))"
             if varies:
@@ -231,7 +234,7 @@ class Formulas:
             return _ON_NUMBERS[op].format(*args)
         if OPS[op].kind is not Kind.ELEMENTWISE:
             raise PlanError(f"no statement of a tile program computes {op!r}")
-        return f"tile::{vocabulary(op)}({', '.join(args)})"
+        return f"{'general' if op == 'exp' else 'tile'}::{vocabulary(op)}({', '.join(args)})"
 
     def _leaf(self, name: str, place: Place) -> str:
         """Write what reads a value at hand, and return its text: in the loop where it varies."""

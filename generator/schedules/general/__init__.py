@@ -9,7 +9,7 @@ how many bytes are on their way at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import inf, prod
@@ -18,6 +18,7 @@ from typing import ClassVar
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Axis, Graph, Node, retile
 from mirage_kernels.generator.meaning.cost import block_work, moved_bytes, with_parts
+from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.lower import block_programs
@@ -42,7 +43,12 @@ COPIED_PER_US = 6.0e4  # bytes that one multiprocessor takes at most
 BLOCK_US, STEP_US = 2.0, 0.3  # start and end of a block; a step of its loop
 PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
 ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
-COPY, PRODUCT, OPERATION = 20, 3, 1  # instructions of a 16-byte copy, an mma.sync, an operation
+COPY, PRODUCT = 20, 3  # instructions of a 16-byte copy, of an mma.sync
+OPERATION = 2  # of an elementwise one; reading, converting and computing again are counted in
+DEAR = {"exp": 5, "log": 8, "sqrt": 6, "rsqrt": 6, "sigmoid": 10, "silu": 10, "tanh": 20} | {
+    **dict.fromkeys(("gelu", "mish", "softplus", "elu"), 25),
+    **{"gelu_tanh": 12, "div": 4},
+}
 SHARPNESS = 3  # how little times that overlap add to the longest of them
 MMA_FLOPS = 4096  # of a warp's mma.sync
 
@@ -126,7 +132,10 @@ def predict(graph: Graph, knobs: GeneralKnobs, sizes: Mapping[str, int], on: Tar
 def _kernel(
     graph: Graph, node: Node, made: BlockProgram, sizes: Mapping[str, int], on: Target
 ) -> float:
-    work, resident = block_work(node, sizes), _resident(made, on)
+    assert node.body is not None
+    plain = replace(node, body=without_threads(node.body))
+    work = block_work(plain, sizes, lambda op: DEAR.get(op, OPERATION))
+    resident = _resident(made, on)
     if not resident:
         return inf
     memory = moved_bytes(graph, node, sizes) / on.memory_bytes_per_us
@@ -140,7 +149,7 @@ def _kernel(
     products, operations = together * work.flops / steps, together * work.operations / steps
     computing = products * on.multiprocessors / on.tensor_flops_per_us / PRODUCTS
     issued = COPY * loaded / VECTOR_BYTES / WARP + PRODUCT * products / MMA_FLOPS
-    issued += OPERATION * operations / WARP
+    issued += operations / WARP
     warps = together * made.threads // WARP
     issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
     step = max(STEP_US, copying, computing, issuing)
@@ -196,8 +205,10 @@ def _tiles(axis: Axis, loop: Axis | None, size: int) -> tuple[int, ...]:
     return tuple(t for t in wanted if t <= whole)
 
 
-def best_knobs(graph: Graph, sizes: Mapping[str, int], on: Target) -> GeneralKnobs:
-    """Return the knobs that are predicted to be fastest, one changed at a time from several starts.
+def best_knobs(
+    graph: Graph, sizes: Mapping[str, int], on: Target, *, starts: int = 3
+) -> GeneralKnobs:
+    """Return the knobs that are predicted to be fastest, one changed at a time from some starts.
 
     Raises PlanError where no block has room.
     """
@@ -216,7 +227,7 @@ def best_knobs(graph: Graph, sizes: Mapping[str, int], on: Target) -> GeneralKno
     ends = [{k: values[place] for k, values in options.items()} for place in (0, -1)]
     middle = {k: values[len(values) // 2] for k, values in options.items()}
     found = []
-    for chosen in (*ends, middle):
+    for chosen in (middle, *ends)[:starts]:
         better = True
         while better:
             before = time(chosen)
