@@ -32,6 +32,7 @@ from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.program_library import DOCUMENT
 
+OF_FEW_TOKENS = "sliced_k"
 Most = Mapping[str, int]  # of dynamic extents
 Make = Callable[[Recipe], Result]
 NO_KERNEL = (RecipeError, GraphError, SearchError, PlanError, VerifyError)
@@ -176,7 +177,10 @@ def _is_made(made: Program, make: Make, part: Part, alone: set[Node], calls: set
 
 
 def _is_slow(result: Result, part: Part) -> bool:
-    """Say whether PyTorch multiplies faster: weights, and a schedule that is not made for them."""
+    """Say whether another cut multiplies weights faster, or PyTorch does.
+
+    So it is where there is the general schedule only, or for 64 rows one that is made for few.
+    """
     if result.record.no_plan:
         return True
     taken = [a for n in part.computing if operator_of(n) in PRODUCTS for a in factors(n)]
@@ -184,8 +188,10 @@ def _is_slow(result: Result, part: Part) -> bool:
         taken = [n for n in taken if n not in views] + [n.all_input_nodes[0] for n in views]
     weights = [n for n in taken if n in part.trace.inputs]
     static = any(all(isinstance(s, int) for s in part.trace.shape(n)) for n in weights)
-    general = any(v.schedule == "general" for v in result.record.variants)
-    return part.kind is Kind.PRODUCT and static and general
+    variants = result.record.variants
+    general = any(v.schedule == "general" for v in variants)
+    few = len(part.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
+    return part.kind is Kind.PRODUCT and static and (general or few)
 
 
 def _free_name(made: Program, part: Part) -> str:

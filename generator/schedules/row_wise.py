@@ -91,7 +91,12 @@ def whole_row_blocks(depth: int) -> Iterator[tuple[int, int]]:
 
 def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
     """Return why a row-wise kernel does not fit a program."""
-    return ("it has a loop",) if program.loop else ()
+    depth = program.extents[program.roles.depth]
+    if program.loop:
+        return ("it has a loop",)
+    if not program.parted and row_wise_knobs(depth).chunks > MOST_CHUNKS:
+        return (f"rows of {depth} elements are more than a block holds in registers",)
+    return ()
 
 
 def choose(program: TileProgram, size: int, on: Target) -> RowWise:

@@ -95,14 +95,18 @@ def programs(graph: Graph, knobs: GeneralKnobs) -> tuple[BlockProgram, ...]:
 
 
 def roles_of(graph: Graph) -> GeneralRoles:
-    """Return the first dynamic dim that only one operand of some product has, or blocks cut."""
+    """Return the first dynamic dim that only one operand of some product has, or blocks cut.
+
+    One that is summed along, as keys are, chooses nothing.
+    """
+    summed = _summed(graph)
     for kernel in graph.blocks:
         assert kernel.body is not None
         for node in kernel.body.of("contract"):
             names = [kernel.body.values[a].type.names for a in node.args]
             dims = [d for a in node.args for d in kernel.body.values[a].type.dims if d.dynamic]
             for d in dims:
-                if not all(d.name in own for own in names) and d.name != node.over:
+                if not all(d.name in own for own in names) and d.name not in (node.over, *summed):
                     return GeneralRoles(d.name)
     dynamic = {d.name for n in graph.inputs for d in n.out.type.dims if d.dynamic}
     cut = [a.dim for s in graph.spaces for a in s.grid if a.dim in dynamic and not a.reduced]
@@ -112,12 +116,16 @@ def roles_of(graph: Graph) -> GeneralRoles:
 def sizes_for(graph: Graph, counted: str, size: int) -> dict[str, int]:
     """Return the extents that a bucket is planned for."""
     types = [v.type for n in graph.nodes for v in n.outs]
-    summed = {a.dim for s in graph.spaces for a in (*s.reduced, *([s.loop] if s.loop else []))}
-    found = {}
+    summed, found = _summed(graph), {}
     for d in (d for type_ in types for d in type_.dims):
         wanted = (size or MANY) if d.name == counted else LONG if d.name in summed else FEW
         found[d.name] = min(d.size, wanted) if d.dynamic else d.size
     return found
+
+
+def _summed(graph: Graph) -> set[str]:
+    """Return the dims that loops and splits go along."""
+    return {a.dim for s in graph.spaces for a in (*s.reduced, *([s.loop] if s.loop else []))}
 
 
 def predict(graph: Graph, knobs: GeneralKnobs, sizes: Mapping[str, int], on: Target) -> float:

@@ -23,7 +23,12 @@ from mirage_kernels.generator.schedules.register_operand.writer import PLAN, wri
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sliced_k import PRODUCER_CHUNKS, SlicedK
 from mirage_kernels.generator.schedules.sliced_k.writer import write_body, write_map, write_step
-from mirage_kernels.generator.schedules.tma import PRODUCERS, write_args, write_copies
+from mirage_kernels.generator.schedules.tma import (
+    PRODUCERS,
+    vectors,
+    write_args,
+    write_copies,
+)
 
 ABOUT = "producer blocks: the first blocks of a launch compute {} once, for all others"
 OF_STACKS = "producer blocks: a first launch computes {}, each token's with its own slice"
@@ -187,6 +192,7 @@ def _write_pairs(writer: Writer, consumers: TileProgram) -> None:
     """Write the arguments of a launch with consumers in pairs, and what producers of it run."""
     program = consumers.producers
     assert program is not None
+    count = len(vectors(program))
     writer.line("// The arguments of a launch of producer and consumer blocks.")
     write_args(writer, consumers, PLAN)
     writer.write(
@@ -200,6 +206,7 @@ def _write_pairs(writer: Writer, consumers: TileProgram) -> None:
         f"  static constexpr int kBlocks = {PAIR};",
         f"  static constexpr int kDepth = Consumers::{program.roles.depth}, kRowTensors = 1;",
         "  static constexpr int kProducts = 1, kInner = 0, kExtraBytes = 0;",
+        *([f"  static constexpr int kVectors = {count}, kTokenSums = 0;"] if count else []),
         "};",
         "template <class Consumers>",
         "using ProducersBlock = tile::RegisterOperandBlock<ProducersPlan<Consumers>>;",
@@ -218,11 +225,13 @@ def _write_pairs(writer: Writer, consumers: TileProgram) -> None:
 
 def _pair(writer: Writer, program: TileProgram) -> None:
     (met,) = program.reductions
+    copied = {s.args[0] for s in vectors(program)}
     writer.write(
         "using Block = ProducersBlock<Config>;",
         "const LaunchArgs& args = given.call;",
         statements.number_of_tokens(program),
         *statements.scalars(program, program.epilogue),
+        *(statements.pointer(o) for o in program.inputs if o.name in copied),
         "const ProducerBlocks<Config> producers(args);",
         "const int first_row = producers.first_row(), first_token = producers.first_token();",
         "const int tile_row = first_row / Block::kRows * Block::kRows;",
