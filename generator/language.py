@@ -45,6 +45,18 @@ def sum(x: Tensor, over: str) -> Tensor:
     return x
 
 
+def amax(x: Tensor, over: str) -> Tensor:
+    """Maximum along a dim (or several, `"G C"`), which disappears."""
+    for dim in _names(over):
+        x = apply("amax", x, over=dim)
+    return x
+
+
+def amin(x: Tensor, over: str) -> Tensor:
+    """Minimum along a dim (or several), which disappears: -max(-x)."""
+    return -amax(-x, over)
+
+
 def mean(x: Tensor, over: str) -> Tensor:
     """Mean along a dim (or several, `"G C"`), which disappears."""
     for dim in _names(over):

@@ -106,7 +106,7 @@ struct Sum {
 };
 struct Max {
   static constexpr float kIdentity = -INFINITY;
-  static __device__ float join(float a, float b) { return fmaxf(a, b); }
+  static __device__ float join(float a, float b) { return tile::maximum(a, b); }
 };
 
 // How threads share a reduction: kOuts results, each of kSteps steps. A result has kLanes lanes of
@@ -292,11 +292,12 @@ __device__ inline float of_block(const float* mine, int rank) {
   return value;
 }
 
-__device__ inline float combine(const float* mine) {
+template <class Op>
+__device__ float combine(const float* mine) {
   const int blocks = cute::cluster_shape().x;
-  float sum = 0.0f;
-  for (int b = 0; b < blocks; ++b) sum += of_block(mine, b);
-  return sum;
+  float joined = Op::kIdentity;
+  for (int b = 0; b < blocks; ++b) joined = Op::join(joined, of_block(mine, b));
+  return joined;
 }
 
 __device__ inline float combine_rescaled(const float* mine, const float* peak) {

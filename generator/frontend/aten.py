@@ -149,16 +149,24 @@ def _leaky_relu(s: Steps, x: Tensor, slope: float = 0.01) -> Tensor:
     return s("max", x, s("mul", x, slope))
 
 
-def _largest(s: Steps, x: Tensor, dim: Any = None, keepdim: bool = False) -> tuple[Tensor, ...]:
-    """Return a maximum or minimum along dims that have one element each: the element."""
-    over = [dim] if isinstance(dim, int) else dim or [*range(x.num_dims)]
-    if any(x.dims[d] > 1 for d in over):
-        extents = " by ".join(str(x.dims[d]) for d in over)
-        raise GraphError(
-            f"a maximum or minimum along {extents} elements",
-            "maximum(a, b), clamp and softmax have a form; along a dim there is sum and mean",
-        )
-    return (s.reduce("reduction", x, over, keep=keepdim),)
+def _amax(s: Steps, x: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+    over = [dim] if isinstance(dim, int) else dim
+    return s.reduce("amax", x, over, keep=keepdim)
+
+
+def _amin(s: Steps, x: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+    return s("neg", _amax(s, s("neg", x), dim, keepdim))
+
+
+def _largest(amax: Callable[..., Tensor], larger: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return torch.max or min: of all elements, of two tensors, or along a dim with positions."""
+
+    def applied(s: Steps, x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+        if isinstance(dim, Tensor):
+            return larger(s, x, dim)
+        return amax(s, x) if dim is None else (amax(s, x, dim, keepdim),)
+
+    return applied
 
 
 def _reshape(s: Steps, x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -246,10 +254,10 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "logsumexp": _logsumexp,
-    "max": _largest,
-    "min": _largest,
-    "amax": lambda s, x, dim=(), keepdim=False: _largest(s, x, dim, keepdim)[0],
-    "amin": lambda s, x, dim=(), keepdim=False: _largest(s, x, dim, keepdim)[0],
+    "max": _largest(_amax, _binary("max")),
+    "min": _largest(_amin, Steps.minimum),
+    "amax": _amax,
+    "amin": _amin,
     "sum": _reduction("reduction"),
     "mean": _reduction("mean"),
     "linalg_vector_norm": vector_norm,

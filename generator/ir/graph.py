@@ -16,6 +16,7 @@ from functools import cached_property
 from math import prod
 
 from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES
 
 
 @dataclass(frozen=True, order=True)
@@ -240,9 +241,9 @@ def phases_of(block: Graph) -> dict[str, Phase | None]:
         phase = None if None in ready else join_phases(p for p in ready if p is not None)
         if node.op == "input":
             phase = Phase.LOOP if node.loop_cut else Phase.BEFORE
-        elif node.op in ("accum", "accum_rescaled", "last"):
+        elif node.op in (*ACCUMS, "last"):
             phase = Phase.AFTER if phase is Phase.LOOP else None
-        elif node.op in ("combine", "combine_rescaled"):
+        elif node.op in COMBINES:
             phase = Phase.JOINED if phase in (Phase.BEFORE, Phase.AFTER) else None
         phases.update({v.name: phase for v in node.outs})
     return phases
@@ -263,7 +264,7 @@ def partial_along(block: Graph) -> dict[str, frozenset[str]]:
             along = frozenset(a.dim for a, cut in cuts if a.reduced and cut is not None)
         else:
             along = frozenset[str]().union(*(found[a] for a in node.args))
-        if node.op in ("combine", "combine_rescaled"):
+        if node.op in COMBINES:
             along -= {node.over}
         found.update({v.name: along & reduced for v in node.outs})
     return found

@@ -24,7 +24,7 @@ from mirage_kernels.generator.ir.graph import (
     parts_of,
     phases_of,
 )
-from mirage_kernels.generator.ir.ops import OPS, Kind, Op, ops_of_kind
+from mirage_kernels.generator.ir.ops import COMBINES, OPS, Kind, Op, ops_of_kind
 
 SCALAR = TensorType((), DType.FP32)
 _LEVEL_OF_BODY = {"block": Level.BLOCK, "thread": Level.THREAD}
@@ -232,7 +232,7 @@ def _check_partial(graph: Graph) -> None:
         for name in {"accum_rescaled": node.args[-1:], "last": node.args}.get(node.op, ()):
             if graph.producers[name].op != "peak":
                 raise GraphError(f"{node.name} = {node.op}(...): {name} is not a running peak")
-        if node.op in ("combine", "combine_rescaled"):
+        if node.op in COMBINES:
             if node.over not in {a.dim for a in graph.space.reduced}:
                 raise GraphError(f"{node.name}: no reduced grid axis cuts {node.over!r}")
         elif node.op == "output":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mirage_kernels.generator.ir import TensorType
 
 _LONG = 20  # characters: a longer operand name is not repeated in a result's name
-_NOUNS = {"sqrt": "root", "rsqrt": "inverse_root", "neg": "minus"}
+_NOUNS = {"sqrt": "root", "rsqrt": "inverse_root", "neg": "minus", "amax": "largest"}
 _MASKS = {"less": "mask", "both": "mask", "where": "masked"}
 
 
@@ -29,6 +29,8 @@ def name_of(op: str, args: Sequence[str], types: Mapping[str, TensorType]) -> st
         return _MASKS[op]
     if op in ("sum", "accum"):
         return f"sum_{first}" if op == "sum" else f"{first}_total"
+    if op == "accum_max":
+        return f"{first}_of_steps"
     if op in ("add", "sub"):
         word = "plus" if op == "add" else "minus"
         first, second = sorted(stems, key=len, reverse=True) if op == "add" else stems

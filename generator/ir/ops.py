@@ -56,20 +56,28 @@ OPS: dict[str, Op] = {
         Op("both", Kind.ELEMENTWISE, 2, commutative=True),  # logical and
         Op("where", Kind.ELEMENTWISE, 3),  # where(condition, a, b)
         Op("sum", Kind.REDUCE, 1),
+        Op("amax", Kind.REDUCE, 1),  # the maximum along `over`
         Op("contract", Kind.CONTRACT, 2, commutative=True),
         Op("peak", Kind.STABILISER, 1),  # a bound of the operand along `over`; in a loop it runs
         Op("accum", Kind.CARRY, 1),  # sum over the iterations of the loop
+        Op("accum_max", Kind.CARRY, 1),  # maximum over the iterations of the loop
         Op("accum_rescaled", Kind.CARRY, 2),  # the same of x * exp(-peak), for the final peak
         Op("last", Kind.CARRY, 1),  # a running peak after the loop
         Op(
             "combine", Kind.CARRY, 1
         ),  # sum over the blocks of the reduced grid axis that cuts `over`
+        Op("combine_max", Kind.CARRY, 1),  # maximum over those blocks
         Op("combine_rescaled", Kind.CARRY, 2),  # the same of x * exp(-peak), for their common peak
         Op("block", Kind.GRAPH, -1),
         Op("thread", Kind.GRAPH, -1),
         Op("output", Kind.OUTPUT, 1),
     )
 }
+
+
+ACCUMS = ("accum", "accum_max", "accum_rescaled")
+COMBINES = ("combine", "combine_max", "combine_rescaled")
+MAXIMA = ("amax", "accum_max", "combine_max")  # where sums are sum, accum, combine
 
 
 def ops_of_kind(*kinds: Kind) -> tuple[str, ...]:

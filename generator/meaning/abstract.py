@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mirage_kernels.generator.ir import Graph, Kind, Node, number_text, parts_of
+from mirage_kernels.generator.ir.ops import MAXIMA
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.meaning.walk import Reading, Rule, reading, results
 
@@ -18,6 +19,26 @@ def summed(terms: Terms, term: int, dim: str, parts: Sequence[str] = PARTS) -> i
     for part in parts:
         term = terms.mul(term, terms.leaf("sum", dim, part))
     return term
+
+
+def largest(terms: Terms, term: int, dim: str, parts: Sequence[str] = PARTS) -> int:
+    """Return the term of the maximum of `term` along `dim`, or along a part of it.
+
+    Maxima commute as sums do: they are products of the ranked value and a factor for each part.
+    """
+    product, *more = terms.table[term]
+    atoms = list(terms.factors(product))
+    ranked = [atom for atom in atoms if atom[:2] == ("fn", "ranked")]
+    is_maximum = not more and len(ranked) == 1 and all(a[0] == "max" or a in ranked for a in atoms)
+    term = term if is_maximum else terms.function("ranked", term)
+    for part in parts:
+        term = terms.mul(term, terms.leaf("max", dim, part))
+    return term
+
+
+def reduced(terms: Terms, op: str, term: int, dim: str, parts: Sequence[str]) -> int:
+    """Return the term of a sum or a maximum along a dim, or along a part of it."""
+    return (largest if op in MAXIMA else summed)(terms, term, dim, parts)
 
 
 def elementwise(terms: Terms, op: str, args: Sequence[int]) -> int:
@@ -84,13 +105,13 @@ def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
             cut |= {v.name for v in made.outs if loop in v.type.names}
 
     def total(node: Node, args: Sequence[int]) -> list[int]:
-        term = args[0] if node.op == "sum" else terms.mul(*args)
+        term = terms.mul(*args) if node.op == "contract" else args[0]
         if node.over.endswith(parts_of("")):
             whole = node.over.removesuffix(parts_of(""))
-            return [summed(terms, term, whole, COMBINE_PARTS)]
+            return [reduced(terms, node.op, term, whole, COMBINE_PARTS)]
         looped = loop == node.over and not cut.isdisjoint(node.args)
         parts = sum_parts(node.over, looped=looped, split=node.over in split)
-        return [summed(terms, term, node.over, parts)]
+        return [reduced(terms, node.op, term, node.over, parts)]
 
     def nested(node: Node, args: Sequence[int]) -> list[int]:
         assert node.body is not None
@@ -99,8 +120,9 @@ def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
 
     def carried(node: Node, args: Sequence[int]) -> list[int]:
         if node.op.startswith("combine"):
-            return [summed(terms, args[0], node.over, COMBINE_PARTS)]
-        return [summed(terms, args[0], loop or "", accum_parts(split=loop in split))]
+            return [reduced(terms, node.op, args[0], node.over, COMBINE_PARTS)]
+        parts = accum_parts(split=loop in split)
+        return [reduced(terms, node.op, args[0], loop or "", parts)]
 
     rules: dict[Kind | str, Rule[int]] = {
         Kind.SOURCE: lambda node, args: [source(terms, node)],
@@ -109,7 +131,7 @@ def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
         Kind.GRAPH: nested,
         Kind.OUTPUT: lambda node, args: [args[0]],
         "last": lambda node, args: [args[0]],
-        "sum": total,
+        Kind.REDUCE: total,
         "contract": total,
         "peak": lambda node, args: [terms.function("peak", args[0])],
     }

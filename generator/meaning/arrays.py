@@ -68,6 +68,7 @@ class Arithmetic:
     name: str
     elementwise: Mapping[str, Callable[..., Parts]]
     total: Callable[[Parts, int], Parts]  # sum along one axis
+    largest: Callable[[Parts, int], Parts]  # maximum along one axis
     matmul: Callable[[Parts, Parts], Parts]  # [..., i, k] x [..., k, j]
     number: Callable[[Part], Parts]  # float64 or integer data -> parts
     peak: Callable[[Parts, int, int], Parts]  # bound along one axis; a seed, should it be random
@@ -104,6 +105,8 @@ def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[A
         axis, dims = x.dims.index(node.over), tuple(d for d in x.dims if d != node.over)
         if node.op == "sum":
             return [arithmetic.made(node, dims, arithmetic.total(x.parts, axis))]
+        if node.op == "amax":
+            return [arithmetic.made(node, dims, arithmetic.largest(arithmetic.lift(x), axis))]
         seed = crc32(node.name.encode())
         return [arithmetic.made(node, dims, arithmetic.peak(arithmetic.lift(x), axis, seed))]
 

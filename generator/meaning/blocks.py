@@ -18,6 +18,7 @@ import numpy as np
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.ir import Axis, Node, Phase, count, parts_of, phases_of
+from mirage_kernels.generator.ir.ops import ACCUMS, MAXIMA
 from mirage_kernels.generator.meaning.walk import Reading
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Point = Mapping[str, int]  # axis name -> index of the tile
 Cutter = tuple[Axis, int]  # an axis, and the extent that it cuts
 Found = dict[str, "Array"]
 
-_CARRIED = ("accum", "accum_rescaled", "last")  # from one step of the loop to the next
+_CARRIED = (*ACCUMS, "last")  # from one step of the loop to the next
 
 
 class Launch:
@@ -128,14 +129,15 @@ class Launch:
                 if node.op == "accum_rescaled":
                     peak = node.args[1]
                     old = self.rescaled(old, earlier[peak], found[peak])
-                new = self.sum(node, old, new)
+                new = self.join_two(node, old, new)
             found[node.name] = new
 
-    def sum(self, node: Node, a: Array, b: Array) -> Array:
-        """Return a + b, which a machine would keep in the same registers."""
+    def join_two(self, node: Node, a: Array, b: Array) -> Array:
+        """Return a + b or max(a, b), which a machine would keep in the same registers."""
         if a.dims != b.dims or a.parts[0].shape != b.parts[0].shape:
             raise GraphError(f"{node.name}: accumulates tiles of different shapes")
-        parts = self.arithmetic.elementwise["add"](a.parts, b.parts)
+        op = "max" if node.op in MAXIMA else "add"
+        parts = self.arithmetic.elementwise[op](a.parts, b.parts)
         return self.arithmetic.made(node, a.dims, parts)
 
     def rescaled(self, x: Array, old: Array, new: Array) -> Array:
@@ -166,7 +168,7 @@ class Launch:
                     found[node.name] = total
 
     def total(self, node: Node, team: Sequence[Found], place: Point) -> Array:
-        """Return the sum over one team of blocks, for their common peak if it has peaks."""
+        """Return the sum or maximum over one team of blocks, for their common peak if there is."""
         values = [found[node.args[0]] for found in team]
         if node.op == "combine_rescaled":
             peaks = [found[node.args[1]] for found in team]
@@ -178,7 +180,7 @@ class Launch:
             parts = self.arithmetic.peak(stacked, stacked[0].ndim - 1, seed)
             common = replace(peaks[0], parts=parts, real=True)
             values = [self.rescaled(x, own, common) for x, own in zip(values, peaks, strict=True)]
-        total = reduce(partial(self.sum, node), values)
+        total = reduce(partial(self.join_two, node), values)
         return self.arithmetic.made(node, total.dims, total.parts)
 
     def cut(self, full: Array, cuts: Sequence[str | None], point: Point) -> Array:

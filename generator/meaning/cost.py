@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 
 from mirage_kernels.generator.ir import OPS, Graph, Kind, Node, Phase, count, parts_of, phases_of
+from mirage_kernels.generator.ir.ops import ACCUMS
 from mirage_kernels.generator.meaning.walk import Reading, Rule, reading, walk
 from mirage_kernels.generator.target import Target
 
@@ -158,7 +159,7 @@ def block_work(
     found, phases = walk(body, tiles, cost_reading(sizes)), phases_of(body)
     flops = operations = 0.0
     for made in (n for n in body.nodes if n.op != "input"):
-        looped = phases[made.name] is Phase.LOOP or made.op in ("accum", "accum_rescaled")
+        looped = phases[made.name] is Phase.LOOP or made.op in ACCUMS
         flops += found[made.name].flops * (steps if looped else 1)
         operations += found[made.name].operations * weight(made.op) * (steps if looped else 1)
     return BlockWork(blocks, steps, held, loaded, flops, operations)

@@ -14,7 +14,8 @@ from dataclasses import replace
 from functools import reduce
 from itertools import combinations_with_replacement
 
-from mirage_kernels.generator.ir import Axis, Graph, Kind, Node, Space, count, parts_of
+from mirage_kernels.generator.ir import Axis, Graph, Kind, Node, Space, count, ops_of_kind, parts_of
+from mirage_kernels.generator.ir.ops import MAXIMA
 from mirage_kernels.generator.meaning import expsums
 from mirage_kernels.generator.meaning.expsums import Coordinates, Extents, Fraction
 from mirage_kernels.generator.meaning.field import CONSTANTS_BELOW
@@ -29,7 +30,7 @@ _RULES: dict[str, Callable[..., Fraction]] = {  # from the node's name and its o
     "mul": lambda name, a, b: a * b,
     "div": lambda name, a, b: a / b,
     "rsqrt": lambda name, a: expsums.number(1) / a.called("sqrt", name),
-    # A random function of two numbers in any order: f(f(a) + f(b)).
+    # A random permutation's inverse of a sum of its values: f'(f(a) + f(b)).
     "max": lambda name, a, b: (a.called("max", f"{name}.0") + b.called("max", f"{name}.1")).called(
         "max", name
     ),
@@ -68,10 +69,6 @@ def degree_reading(sizes: Extents, *, exponents: bool = True) -> Reading[Fractio
         along = {d: sizes[d] for d in node.out.type.names}
         return [expsums.number(size, along, exact=node.op != "iota")]
 
-    def total(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        product = reduce(operator.mul, _numbers(node, args) if node.op == "contract" else args)
-        return [product.total(node.over, product.along.get(node.over, 1))]
-
     def peak(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         return [expsums.variable({c: n for c, n in args[0].along.items() if c != node.over})]
 
@@ -89,9 +86,9 @@ def degree_reading(sizes: Extents, *, exponents: bool = True) -> Reading[Fractio
         {
             Kind.SOURCE: source,
             Kind.ELEMENTWISE: elementwise,
-            Kind.REDUCE: total,
+            Kind.REDUCE: _reduced,
             Kind.STABILISER: peak,
-            Kind.CONTRACT: total,
+            Kind.CONTRACT: _reduced,
             Kind.CARRY: inside,
             Kind.GRAPH: nested,
             Kind.OUTPUT: inside,
@@ -112,8 +109,8 @@ class _Block:
     def run(self, args: Sequence[Fraction], outside: Reading[Fraction]) -> list[Fraction]:
         """Return the block graph's results as whole tensors."""
         assert self.kernel.body is not None
-        carried = ("accum", "accum_rescaled", "combine", "combine_rescaled", "last")
-        rules: dict[str, Rule[Fraction]] = dict.fromkeys(carried, self.carried)
+        carries = ops_of_kind(Kind.CARRY)
+        rules: dict[str, Rule[Fraction]] = dict.fromkeys(carries, self.carried)
         rules |= {"output": self.output, "peak": self.peak}
         inputs = [self.input(n, a) for n, a in zip(self.kernel.body.inputs, args, strict=True)]
         return results(self.kernel.body, inputs, {**outside, **rules})
@@ -161,7 +158,7 @@ class _Block:
         return [expsums.variable(rows | {_at(a): self.counts[_at(a)] for a in self.space.grid})]
 
     def carried(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        """Return a sum along the loop or along the blocks' own axes, or the last step's value."""
+        """Return a sum or maximum along the loop or the blocks' own axes, or the last value."""
         axes = tuple(a for a in self.space.reduced if a.dim == node.over)
         if not node.op.startswith("combine"):
             assert self.space.loop is not None
@@ -171,9 +168,30 @@ class _Block:
         value = args[0]
         if node.op.endswith("rescaled"):
             value = _numbers(node, args)[0].rescaled(args[1])
+        if node.op in MAXIMA:
+            counts = {_at(axis): self.counts[_at(axis)] for axis in axes}
+            return [_largest(node, _numbers(node, args)[0], counts)]
         for axis in map(_at, axes):
             value = value.total(axis, self.counts[axis])
         return [value]
+
+
+def _reduced(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+    """Return a sum, a product's sum or a maximum along a dim."""
+    numbers = args if node.op == "sum" else _numbers(node, args)
+    product = reduce(operator.mul, numbers)
+    length = product.along.get(node.over, 1)
+    if node.op == "amax":
+        return [_largest(node, product, {node.over: length})]
+    return [product.total(node.over, length)]
+
+
+def _largest(node: Node, value: Fraction, lengths: Extents) -> Fraction:
+    """Return a maximum along coordinates: f'(the sum of f), where f is a random permutation."""
+    value = value.called("max", f"{node.name}.0")
+    for coordinate, length in lengths.items():
+        value = value.total(coordinate, length)
+    return value.called("max", node.name)
 
 
 def _of_logarithms(op: str, args: Sequence[Fraction]) -> Fraction | None:

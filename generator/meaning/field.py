@@ -5,6 +5,10 @@ A number is a pair: its part mod p, and its part mod q, which is what `exp` turn
 of an element of order q. What has been through exp has no part mod q (at most one exp on a path).
 A `peak` is an arbitrary element, drawn anew for every row, block and step, whatever it bounds: what
 does not depend on it is right for the maximum too.
+A maximum is f'(f(a) + f(b) + ...), where f is a random permutation and f' its inverse. So maxima
+commute and associate, and a maximum of one number is that number; nothing else holds of them that
+holds of no other function, not even max(a, a) = a. What is added up for a maximum is added up as a
+sum is, tile by tile.
 A logarithm is known by what it is the logarithm of, a third part: log(x) + y is log(x * exp(y)),
 and exp of it is x. For everything else it is a random function of that.
 Functions without a law in the field (sqrt, silu, ...) are random functions: a keyed hash of their
@@ -14,7 +18,7 @@ Source: section 5 of the Mirage paper (arXiv 2405.05751); larger primes than its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 
@@ -38,6 +42,8 @@ LAWLESS = (
 WHOLE_BELOW = 2.0**53  # numbers from here on are like those that are not whole
 CONSTANTS_BELOW = 2.0**13  # so are constants: large whole factors would leave no bound
 
+_ROUNDS = 4  # of a random permutation
+_CHUNK = 2**15  # numbers that are permuted at once, in the cache
 _WINDOW = 10  # bits of an exponent that one table of powers covers
 _FEW = 8  # elements up to which Python inverts as fast as NumPy multiplies
 _SMALL = 2000  # products up to which a matrix product is made by broadcasting
@@ -118,9 +124,48 @@ class Field:
         return tuple(part % m for part, m in zip(wide, self.moduli, strict=False))
 
     def maximum(self, a: Parts, b: Parts) -> Parts:
-        """Return a random function of two numbers in any order."""
-        first, second = self.function("max", a), self.function("max", b)
-        return self.function("max", self.each(np.add, first, second))
+        """Return the maximum of two numbers."""
+        ranks = self.each(np.add, self.permuted(a), self.permuted(b))
+        return self.permuted(ranks, back=True)
+
+    def largest(self, x: Parts, axis: int) -> Parts:
+        """Return the maximum along an axis."""
+        ranks = self.each(partial(np.sum, axis=axis), self.permuted(x))
+        return self.permuted(ranks, back=True)
+
+    def permuted(self, x: Parts, *, back: bool = False) -> Parts:
+        """Return a random permutation of numbers, or `back` its inverse: a Feistel network.
+
+        In each round one half is shifted by a random function of the other. The halves of a number
+        are its parts; the bits of its only part, where it has one.
+        """
+        keys = [_key_of(f"max {i}") ^ self.key for i in range(_ROUNDS)]
+        rounds = list(enumerate(keys))[:: -1 if back else 1]
+        sign, flat = -1 if back else 1, [_ints(part).reshape(-1) for part in x[:2]]
+        made = [np.empty_like(part) for part in flat]
+        for start in range(0, len(flat[0]), _CHUNK):
+            halves = [part[start : start + _CHUNK] for part in flat]
+            if len(halves) == 1:
+                halves = [self._permuted_bits(halves[0], rounds)]
+            for i, key in rounds if len(halves) == 2 else ():
+                shift = scramble(halves[1 - i % 2], key) % self.moduli[i % 2]
+                halves[i % 2] = (halves[i % 2] + sign * shift) % self.moduli[i % 2]
+            for whole, chunk in zip(made, halves, strict=True):
+                whole[start : start + _CHUNK] = chunk
+        return tuple(part.reshape(x[0].shape) for part in made)
+
+    def _permuted_bits(self, x: Int, rounds: Sequence[tuple[int, int]]) -> Int:
+        """Return numbers permuted by rounds, number and key; beyond p again."""
+        bits = (self.p - 1).bit_length()
+        low = (1 << bits // 2) - 1
+        high = (1 << bits) - 1 - low
+        for i, key in rounds:
+            mine, other = (high, low) if i % 2 else (low, high)
+            x = x ^ (scramble(x & other, key) & mine)
+        beyond = x >= self.p
+        if beyond.any():
+            x[beyond] = self._permuted_bits(x[beyond], rounds)
+        return x
 
     def arbitrary(self, x: Parts, axis: int, seed: int) -> Parts:
         """Return random elements in the shape that reducing `x` along an axis has."""
@@ -219,11 +264,14 @@ def matmul_mod(a: Int, b: Int, modulus: int) -> Int:
 
 def scramble(x: Int, key: int) -> Int:
     """Return a keyed pseudo-random function of `x`, 62 bits (the finaliser of splitmix64)."""
+    mixed = x.astype(np.uint64)
     with np.errstate(over="ignore"):
-        mixed = x.astype(np.uint64) + np.uint64(key)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(2), np.int64)
+        mixed += np.uint64(key)
+        for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed ^= mixed >> np.uint64(bits)
+            mixed *= np.uint64(factor)
+        mixed ^= mixed >> np.uint64(31)
+    return np.asarray(mixed >> np.uint64(2), np.int64)
 
 
 @cache
@@ -258,6 +306,7 @@ def field_arithmetic(field: Field) -> Arithmetic:
         "field",
         elementwise,
         field.summed,
+        field.largest,
         matmul,
         number=field.number,
         peak=field.arbitrary,

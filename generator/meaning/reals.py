@@ -76,13 +76,20 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "div": _one(np.divide),
 }
 
+
+def _largest(x: Parts, axis: int) -> Parts:
+    """Return the maximum along an axis; of nothing it is -inf."""
+    return (np.max(x[0], axis=axis, initial=-np.inf),)
+
+
 FLOAT64 = Arithmetic(
     "float64",
     ELEMENTWISE,
     total=lambda x, axis: _one(partial(np.sum, axis=axis))(x),
+    largest=_largest,
     matmul=_one(np.matmul),
     number=lambda data: (np.asarray(data, np.float64),),
-    peak=lambda x, axis, seed: (np.max(x[0], axis=axis, initial=-np.inf),),
+    peak=lambda x, axis, seed: _largest(x, axis),
     higher=_one(np.maximum),
     decay=_decay,
 )

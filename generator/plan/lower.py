@@ -14,6 +14,7 @@ from math import prod
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Node, Phase, number_text, phases_of
+from mirage_kernels.generator.ir.ops import MAXIMA
 from mirage_kernels.generator.plan.layout_planner import require_layouts
 from mirage_kernels.generator.plan.program import (
     Do,
@@ -30,7 +31,7 @@ from mirage_kernels.generator.plan.threads import without_threads
 
 KEPT = "_kept"  # behind the name of what lines keep, as of totals
 # Carries that join warps or blocks in ways of their own.
-_UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled")
+_UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled", *MAXIMA)
 _COMPUTED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)
 _READABLE = (Layout.ACCUM, Layout.ROW_SUMS)  # by the epilogue
 ROW_WISE = {  # what whole rows have, and where

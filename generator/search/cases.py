@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_kernels.generator.ir import Axis, DType, Graph, parts_of
+from mirage_kernels.generator.ir import Axis, DType, Graph, Kind, ops_of_kind, parts_of
 
 FEWER = ((3, 1, 2), (2, 1, 1))  # extents, tiles and parts of dims that powers are summed along
 MOST_ELEMENTS = 100_000_000  # of all inputs together, in a draw at full extents
@@ -32,8 +32,8 @@ def seen_dims(spec: Graph) -> tuple[str, ...]:
 
 
 def summed_dims(spec: Graph) -> frozenset[str]:
-    """Return the dims that a spec sums along."""
-    return frozenset(n.over for n in spec.of("sum", "contract"))
+    """Return the dims that a spec sums along, or takes maxima along."""
+    return frozenset(n.over for n in spec.of(*ops_of_kind(Kind.REDUCE, Kind.CONTRACT)))
 
 
 def crowded_dims(spec: Graph) -> frozenset[str]:

@@ -71,7 +71,7 @@ class Costs:
         times = self._elements(dims) * self._repeats(found, dims, looped=looped)
         if step.op == "contract":
             return 2 * times / self.on.tensor_flops_per_us + _EACH
-        each = 1 if step.op in (*CHEAP, "sum", "accum") else FUNCTION
+        each = 1 if step.op in (*CHEAP, "sum", "accum", "amax", "accum_max") else FUNCTION
         return times * each / self.on.alu_ops_per_us + _EACH
 
     def tensor(self, dims: tuple[str, ...]) -> float:

@@ -25,6 +25,7 @@ import numpy as np
 from mirage_kernels.generator.ir import DType, Graph, Node, parts_of
 from mirage_kernels.generator.ir import Value as Edge
 from mirage_kernels.generator.ir.infer import SCALAR
+from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES, MAXIMA
 from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, Parts, array_reading
 from mirage_kernels.generator.meaning.field import (
     Field,
@@ -102,10 +103,10 @@ class Fingerprints:
         """Return what an op makes of evaluated operands."""
         if op == "contract":
             return self.result("sum", [self.result("mul", args, "")], over)
-        if op in ("sum", "accum", "combine"):
-            axis = {"sum": over, "accum": STEP, "combine": PART_AXIS}[op]
-            (x,) = args
-            parts = self.arithmetic.total(x.parts, x.dims.index(axis))
+        if op in ("sum", "accum", "combine", *MAXIMA):
+            axis = STEP if op in ACCUMS else PART_AXIS if op in COMBINES else over
+            (x,), join = args, self.arithmetic.largest if op in MAXIMA else self.arithmetic.total
+            parts = join(x.parts, x.dims.index(axis))
             return Array(tuple(d for d in x.dims if d != axis), parts, x.real)
         return self._reading[op](Node(op, (), (Edge(op, SCALAR),)), args)[0]
 

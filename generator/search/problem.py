@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from mirage_kernels.generator.ir import DType, Graph, Phase, parts_of
+from mirage_kernels.generator.ir import DType, Graph, Kind, Phase, ops_of_kind, parts_of
 from mirage_kernels.generator.meaning.abstract import PARTS, source, summed
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.search.extract import Costs, Extraction, Program, nominal_sizes
@@ -61,7 +61,8 @@ class Problem:
         One that comes out is worth cutting, though it is summed along, only where it is longer
         than a tile.
         """
-        reduced = tuple(dict.fromkeys(n.over for n in self.spec.of("sum", "contract")))
+        reductions = self.spec.of(*ops_of_kind(Kind.REDUCE, Kind.CONTRACT))
+        reduced = tuple(dict.fromkeys(n.over for n in reductions))
         output = self.spec.values[self.spec.outputs[0]].type.names
         sizes = self.costs.sizes.items()
         long = frozenset(d for d, size in sizes if size > LARGEST_TILE or d not in output)

@@ -24,6 +24,7 @@ from functools import cached_property
 from itertools import product
 
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Phase, join_phases, parts_of
+from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES
 from mirage_kernels.generator.meaning.abstract import (
     COMBINE_PARTS,
     PARTS,
@@ -173,10 +174,15 @@ class Saturation(Values):
         yield from (Step(op, (high,)) for op in words.elementwise[1])
         parts = sorted(d for d in value.names if d.endswith(parts_of("")))
         yield from (Step("sum", (high,), d) for d in (*words.sums, *parts) if d in value.names)
+        maxima = (*words.maxima, *parts) if words.maxima else ()
+        yield from (Step("amax", (high,), d) for d in maxima if d in value.names)
         if value.phase is Phase.LOOP:
             yield Step("accum", (high,))
-        if self.setting.split is not None and (parts_of(self.setting.split), PART) in value.dims:
-            yield Step("combine", (high,), self.setting.split)
+            yield from (Step("accum_max", (high,)) for d in words.maxima if d == self.setting.loop)
+        split = self.setting.split
+        if split is not None and (parts_of(split), PART) in value.dims:
+            yield Step("combine", (high,), split)
+            yield from (Step("combine_max", (high,), d) for d in words.maxima if d == split)
         yield from self._pairs_at(high)
         upto = range(high + 1)
         for op in words.elementwise[3]:  # a truth value chooses between two numbers
@@ -221,7 +227,7 @@ class Saturation(Values):
             self.counts.pruned["type"] += 1
             return None
         dims, phase, factors = made
-        over = (self.setting.loop or "") if step.op == "accum" else step.over
+        over = (self.setting.loop or "") if step.op in ACCUMS else step.over
         terms = tuple(a.term for a in args)
         term = self.vocabulary.result(step.op, terms, over.removesuffix(parts_of("")), factors)
         if term is None:
@@ -254,12 +260,12 @@ class Saturation(Values):
         factors: tuple[str, ...] = PARTS
         loop, split = self.setting.loop, self.setting.split
         part = (parts_of(split or ""), PART)
-        if step.op == "accum":
+        if step.op in ACCUMS:
             if any(how in (LOOP, BOTH) for _, how in together):
                 return None
             dims = together | {part} if loop == split else together
             return dims, Phase.AFTER, accum_parts(split=loop == split)
-        if step.op == "combine":
+        if step.op in COMBINES:
             ready = phase in (Phase.BEFORE, Phase.AFTER)
             return (together - {part}, Phase.JOINED, COMBINE_PARTS) if ready else None
         if OPS[step.op].kind is not Kind.ELEMENTWISE:

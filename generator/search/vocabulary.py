@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind
+from mirage_kernels.generator.ir.ops import MAXIMA
 from mirage_kernels.generator.meaning.abstract import (
     abstract_reading,
     elementwise,
+    reduced,
     source,
-    summed,
     target_term,
 )
 from mirage_kernels.generator.meaning.terms import Terms
@@ -24,6 +25,7 @@ from mirage_kernels.generator.search.stabilise import stabilise
 # Values of a setting where the spec contracts nothing: nearly any two of them might be needed
 # together then, and testing whether they are takes the time (nine products in the square of three).
 VALUES_OF_SUMS = 250
+SUMS = ("sum", "accum", "combine", "contract")
 
 
 class Vocabulary:
@@ -38,6 +40,7 @@ class Vocabulary:
         own = [op for op in OPS if op in used and OPS[op].kind is Kind.ELEMENTWISE]
         self.elementwise = {n: tuple(op for op in own if OPS[op].arity == n) for n in (1, 2, 3)}
         self.sums = tuple(dict.fromkeys(n.over for n in spec.of("sum")))
+        self.maxima = tuple(dict.fromkeys(n.over for n in spec.of("amax")))
         self.contractions = tuple(dict.fromkeys(n.over for n in spec.of("contract")))
         slow = limits.prune_abstract and not self.contractions
         self.most_values = min(limits.values, VALUES_OF_SUMS) if slow else limits.values
@@ -71,9 +74,9 @@ class Vocabulary:
         self, op: str, args: tuple[int, ...], over: str, parts: tuple[str, ...]
     ) -> int | None:
         """Return the term of an op on terms, or None when it can't be needed."""
-        if op in ("sum", "accum", "combine", "contract"):
+        if op in (*SUMS, *MAXIMA):
             product = self.terms.mul(*args) if op == "contract" else args[0]
-            term = summed(self.terms, product, over, parts)
+            term = reduced(self.terms, op, product, over, parts)
         elif op == "exp" and self.exponents is not None and args[0] not in self.exponents:
             return None
         else:

@@ -322,6 +322,8 @@ class KernelWriter:
         w = self.writer
         if not s.carried:
             return w.line("to = joined[e];")
+        if s.op == "max" and not s.rescale:
+            return w.line("to = Max::join(to, joined[e]);")
         if s.op == "max":
             w.line("[[maybe_unused]] const float before = to;")
             w.line("to = fmaxf(before, joined[e]);")
@@ -341,7 +343,8 @@ class KernelWriter:
                 to, factor = f"{s.tile}[{f.in_tile(tile, at)}]", ""
                 if s.factor:
                     factor = f" * {s.factor}[{f.in_tile(self.program.tiles[s.factor], at)}]"
-                w.line(f"{to} = {to}{factor} + {made}[e];")
+                total = f"{to}{factor} + {made}[e]"
+                w.line(f"{to} = {f'Max::join({to}, {made}[e])' if s.op == 'max' else total};")
 
     @contextmanager
     def _elements(self, f: Fragment) -> Iterator[dict[str, str]]:
@@ -387,7 +390,7 @@ class KernelWriter:
         with self._each(to.dims):
             at = f.coordinates(to.dims, 1)
             mine = f"{s.value} + {f.in_tile(tile, at)}"
-            made = f"general::combine({mine})"
+            made = f"general::combine<{'Max' if s.op == 'max' else 'Sum'}>({mine})"
             if peak:
                 made = f"general::combine_rescaled({mine}, {peak} + {f.in_tile(p.tiles[peak], at)})"
             w.line(f"{s.tile}[{f.in_tile(to, at)}] = {made};")

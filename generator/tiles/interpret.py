@@ -170,7 +170,9 @@ class _Run:
         b, tile = self.block, self.program.tiles[s.tile]
         index = indices(tile.dims)
         scale = self.own(s.factor, index) if s.factor else 1.0
-        made = self.own(s.tile, index) * scale + self.formula(s.value, index)
+        made = self.formula(s.value, index)
+        before = self.own(s.tile, index)
+        made = np.maximum(before, made) if s.op == "max" else before * scale + made
         b.memory[s.tile][b.address(tile, index, 0)] = made
 
     def scale(self, s: Scale) -> None:
@@ -299,7 +301,8 @@ class _Run:
             with np.errstate(all="ignore"):
                 factors = np.where(peaks == -np.inf, 0.0, np.exp(peaks - peaks.max(axis=0)))
             values = np.where(factors == 0, 0.0, values * factors)
-        self.block.put(s.tile, index, values.sum(axis=0))
+        joined = values.max(axis=0) if s.op == "max" else values.sum(axis=0)
+        self.block.put(s.tile, index, joined)
 
     def store(self, s: Store) -> None:
         p, b, output, value = self.program, self.block, s.output, s.value

@@ -14,9 +14,11 @@ from mirage_kernels.generator.ir import (
     Kind,
     Node,
     Phase,
+    ops_of_kind,
     phases_of,
 )
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
+from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES, MAXIMA
 from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.tiles.barriers import with_barriers
 from mirage_kernels.generator.tiles.program import (
@@ -38,7 +40,15 @@ from mirage_kernels.generator.tiles.program import (
 
 ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the tensor cores' instruction
 RESCALE = "_rescale"  # behind the name of a running maximum: its factor
-_CARRIES = ("accum", "accum_rescaled")
+_REDUCTIONS = ("contract", *ops_of_kind(Kind.REDUCE, Kind.STABILISER))
+
+
+IDENTITY = {"sum": 0.0, "max": -float("inf")}
+
+
+def joined_by(node: Node) -> str:
+    """Return how a reduction, an accumulator or a combine joins: by sum or max."""
+    return "max" if node.op in ("peak", *MAXIMA) else "sum"
 
 
 def block_program(graph: Graph, kernel: Node, threads: int, stages: int) -> BlockProgram:
@@ -81,14 +91,14 @@ class _Lowering:
     def program(self) -> BlockProgram:
         self.place()
         for node in self.body.nodes:
-            kind = OPS[node.op].kind
-            if node.op == "contract" or kind in (Kind.REDUCE, Kind.STABILISER):
+            if node.op in _REDUCTIONS:
                 self.reduction(node)
-            elif node.op in _CARRIES:
+            elif node.op in ACCUMS:
                 self.carry(node)
-            elif node.op in ("combine", "combine_rescaled"):
-                value, *peak = node.args
-                self.say(Phase.JOINED, Combine((), (), node.name, value, *peak), node.args, node)
+            elif node.op in COMBINES:
+                value, peak = (*node.args, "")[:2]
+                s = Combine((), (), node.name, value, peak, joined_by(node))
+                self.say(Phase.JOINED, s, node.args, node)
             elif node.op == "output":
                 phase = self.phases[node.args[0]]
                 assert phase is not None
@@ -251,7 +261,8 @@ class _Lowering:
     def carrier(self, node: Node) -> Node | None:
         """Return the carry that alone takes a value, if one does."""
         users = self.body.users(node.name)
-        return users[0] if len(users) == 1 and users[0].op in _CARRIES else None
+        carry = users[0] if len(users) == 1 and users[0].op in ACCUMS else None
+        return carry if carry and joined_by(carry) == joined_by(node) else None
 
     def ends(self, node: Node, dim: str) -> tuple[str, ...]:
         """Return a dim if its tiles may end beyond the tensor: what lies there is cleared."""
@@ -273,7 +284,7 @@ class _Lowering:
             return self.product(node, into, factor)
         value, other = (*node.args, "")[:2]
         running = node.op == "peak" and phase is Phase.LOOP
-        op = "max" if node.op == "peak" else "sum"
+        op = joined_by(node)
         carried = running or carry is not None
         s = Reduce((), (), into.name, value, other, op, node.over, carried, factor)
         if running and any(u.op == "accum_rescaled" for u in self.body.users(node.name)):
@@ -281,9 +292,7 @@ class _Lowering:
             self.tiles[rescale] = Tile(rescale, self.rounded(node.out.type.dims), DType.FP32)
             s = replace(s, rescale=rescale, writes=(rescale,))
         if s.carried:
-            self.say(
-                Phase.BEFORE, Clear((), (), into.name, -float("inf") if running else 0.0), (), into
-            )
+            self.say(Phase.BEFORE, Clear((), (), into.name, IDENTITY[op]), (), into)
         s = replace(s, reads=((factor,) if factor else ()) + ((into.name,) if s.carried else ()))
         return self.say(phase, s, node.args, into)
 
@@ -324,10 +333,11 @@ class _Lowering:
     def carry(self, node: Node) -> None:
         """Add to a carried value what no reduction has put there already."""
         made = self.body.producers[node.args[0]]
-        reduction = made.op == "contract" or OPS[made.op].kind in (Kind.REDUCE, Kind.STABILISER)
-        if reduction and self.carrier(made) is node:
+        if made.op in _REDUCTIONS and self.carrier(made) is node:
             return
         factor = f"{node.args[1]}{RESCALE}" if node.op == "accum_rescaled" else ""
-        self.say(Phase.BEFORE, Clear((), (), node.name), (), node)
+        op = joined_by(node)
+        self.say(Phase.BEFORE, Clear((), (), node.name, IDENTITY[op]), (), node)
         reads = (node.name, factor) if factor else (node.name,)
-        self.say(Phase.LOOP, Add(reads, (), node.name, node.args[0], factor), node.args[:1], node)
+        s = Add(reads, (), node.name, node.args[0], factor, op)
+        self.say(Phase.LOOP, s, node.args[:1], node)

@@ -130,11 +130,12 @@ class Reduce(Statement):
 
 @dataclass(frozen=True)
 class Add(Statement):
-    """tile = tile * factor + formula, for every element."""
+    """tile = tile * factor + formula, for every element; or the larger of tile and formula."""
 
     tile: str = ""
     value: str = ""
     factor: str = ""
+    op: str = "sum"  # or max
 
 
 @dataclass(frozen=True)
@@ -173,11 +174,15 @@ class Spill(Statement):
 
 @dataclass(frozen=True)
 class Combine(Statement):
-    """Sum a tile over the blocks of a cluster, each times exp(its peak - their common peak)."""
+    """Sum a tile over the blocks of a cluster, each times exp(its peak - their common peak).
+
+    Or take its maximum over them.
+    """
 
     tile: str = ""
     value: str = ""
     peak: str = ""
+    op: str = "sum"  # or max
 
 
 @dataclass(frozen=True)

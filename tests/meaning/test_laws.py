@@ -15,9 +15,12 @@ import pytest
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType
 from mirage_kernels.generator.language import (
     Tensor,
+    amax,
+    amin,
     apply,
     contract,
     exp,
+    maximum,
     mean,
     rms_norm,
     sqrt,
@@ -88,6 +91,20 @@ LAWS = [
         in_field=False,
     ),
     Law("a root squared", "M", lambda a: sqrt(a) * sqrt(a), lambda a: a, in_field=False),
+    Law(
+        "maxima along dims commute",
+        "MK",
+        lambda a: amax(amax(a, "K"), "M"),
+        lambda a: amax(amax(a, "M"), "K"),
+    ),
+    Law(
+        "maxima associate",
+        "MK MK",
+        lambda a, b: maximum(amax(a, "K"), amax(b, "K")),
+        lambda a, b: amax(maximum(a, b), "K"),
+    ),
+    Law("a minimum", "MK", lambda a: amin(a, "K"), lambda a: -amax(-a, "K")),
+    Law("a maximum twice", "M", lambda a: maximum(a, a), lambda a: a, in_field=False),
     Law("division cancels", "M M", lambda a, b: (a * b) / b, lambda a, b: a),
     Law("subtraction cancels", "M M", lambda a, b: (a + b) - b, lambda a, b: a),
     Law("negating twice", "M", lambda a: apply("neg", -a), lambda a: a),
@@ -111,6 +128,9 @@ WRONG = [
     Law("adding exponentials", "M M", lambda a, b: exp(a) + exp(b), lambda a, b: exp(a + b)),
     Law("a term twice", "M", lambda a: a + a, lambda a: a),
     Law("nearly the same constant", "M", lambda a: a * 1.0000001, lambda a: a * 1.0000002),
+    Law("a largest product", "MK M", lambda a, b: amax(a * b, "K"), lambda a, b: amax(a, "K") + b),
+    Law("a negative maximum", "MK", lambda a: amax(-a, "K"), lambda a: -amax(a, "K")),
+    Law("a sum for a maximum", "MK", lambda a: amax(a, "K"), lambda a: sum(a, "K")),
     Law("another sum", "MK", lambda a: sum(a, "K"), lambda a: mean(a, "K")),
     Law(
         "early division", "MK NK M", lambda a, b, c: k(a / c, b), lambda a, b, c: k(a, b) / (c * c)

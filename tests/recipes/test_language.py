@@ -27,6 +27,8 @@ from mirage_kernels.generator.ir import (
 from mirage_kernels.generator.language import (
     Tensor,
     absolute,
+    amax,
+    amin,
     apply,
     contract,
     elu,
@@ -111,6 +113,8 @@ FUNCTIONS: dict[str, tuple[Program, torch.Tensor]] = {
     "contract": (lambda x, y: contract(x, y, "K"), torch.einsum("mgk,ngk->mgn", X, Y)),
     "sum": (lambda x: sum(x, "K"), X.sum(-1)),
     "mean": (lambda x: mean(x, "K"), X.mean(-1)),
+    "amax": (lambda x: amax(x - 1, "K"), (X - 1).amax(-1)),
+    "amin": (lambda x: amin(x, "G K"), X.amin((1, 2))),
     "where": (lambda x: where(positions(x, "K") < 2, 0, x), X * LATE),
     "maximum": (lambda x, w: maximum(x, w), torch.maximum(X, W)),
     "exp": (lambda x: exp(x), X.exp()),

@@ -87,7 +87,7 @@ def nodewise(others: Callable[[Place, Node], Others]) -> Callable[[Place], Chang
 
 def operators(place: Place, node: Node) -> Others:
     kind = OPS[node.op].kind
-    for op in ops_of_kind(kind) if kind is Kind.ELEMENTWISE else ():
+    for op in ops_of_kind(kind) if kind in (Kind.ELEMENTWISE, Kind.REDUCE) else ():
         if op != node.op and OPS[op].arity == len(node.args):
             yield f"{op} instead of {node.op}", replace(node, op=op)
 
@@ -157,8 +157,10 @@ def fmaps(place: Place, node: Node) -> Others:
 CARRIED = {
     "accum": ("accum_rescaled", "last", "combine"),
     "accum_rescaled": ("accum", "last"),
+    "accum_max": ("accum", "last"),
     "last": ("accum",),
     "combine": ("combine_rescaled",),
+    "combine_max": ("combine",),
     "combine_rescaled": ("combine",),
 }
 

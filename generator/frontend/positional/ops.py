@@ -205,6 +205,14 @@ def _reduction(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     return [scope.made(short.name, short.rows, args, step.op)]
 
 
+def _amax(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
+    (a,) = args
+    name, rows = a.name, (*a.rows[: step.dim], (), *a.rows[step.dim + 1 :])
+    for factor in a.rows[step.dim]:
+        name = scope.emit("amax", name, over=factor)
+    return [scope.made(name, rows, args, step.op)]
+
+
 def _rms_norm(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     """x / sqrt(mean(x^2)) over the dims from `dim` on."""
     (a,) = args
@@ -370,6 +378,7 @@ POSITIONAL: dict[str, Op] = {
     "matmul": Op(2, _product, _matmul, _INNER, special=True),
     "reduction": Op(1, _shorter, _reduction, _SIZE, over_dim=True),
     "mean": Op(1, _shorter, _mean, _SIZE, over_dim=True),
+    "amax": Op(1, _shorter, _amax, over_dim=True),
     "number": Op(0, lambda step, args: None, _number, numbers=1),
     "reshape": Op(1, _reshaped, _reshape, "the number of elements stays"),
     "permute": Op(1, _permuted, _permute, "each dim has one place"),

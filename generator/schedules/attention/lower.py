@@ -251,10 +251,12 @@ class _Lowering:
                 self.source(node)
             elif kind is Kind.ELEMENTWISE:
                 self.elementwise(node)
-            elif kind in (Kind.CONTRACT, Kind.REDUCE):
+            elif node.op in ("contract", "sum"):
                 self.contract(node)
-            elif kind is Kind.STABILISER:
-                sentence = f"{node.name} is a peak along {node.over}, this plan has one of keys"
+            elif kind in (Kind.STABILISER, Kind.REDUCE):
+                sentence = (
+                    f"{node.name} is a {node.op} along {node.over}, this plan has one of keys"
+                )
                 require(node is self.peak, sentence)
                 self.add(Do.RAISE, node, node.args)
             elif kind is Kind.CARRY:
