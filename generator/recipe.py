@@ -250,9 +250,10 @@ def load_recipe(name_or_path: str) -> Recipe:
     """Return a recipe of the catalog by name, or one that a recipe file defines.
 
     `my_recipes.py:name` names one of several in a file, or a PyTorch function or module that the
-    file has `example_inputs` for (a dict of tensors by name, or a function that returns one), and
-    `dynamic` where some extents are known at run time only. Raises RecipeError for an unknown name,
-    an unreadable file, a file whose Python fails, or one that defines no recipe or several.
+    file has `example_inputs` for (a dict of tensors by name, a list of them in order, or a function
+    that returns either), or `get_inputs` and `get_init_inputs` as KernelBench has, and `dynamic`
+    where some extents are known at run time only. Raises RecipeError for an unknown name, an
+    unreadable file, a file whose Python fails, or one that defines no recipe or several.
     """
     file, _, name = name_or_path.partition(".py:")
     if not name and not name_or_path.endswith(".py"):
@@ -269,7 +270,7 @@ def load_recipe(name_or_path: str) -> Recipe:
         raise RecipeError(f"recipe file {path} does not exist", "check the path")
     module = _run_file(path)
     named = getattr(module, name, None) if name else None
-    if callable(named) and not isinstance(named, Recipe) and hasattr(module, "example_inputs"):
+    if callable(named) and not isinstance(named, Recipe):
         return _of_torch(module, named)
     found = [r for r in _recipes_in(module) if name in ("", r.name) or r is named]
     if len(found) == 1:
@@ -287,9 +288,15 @@ def _of_torch(module: ModuleType, named: Callable[..., object]) -> Recipe:
     """Return the recipe of a PyTorch function, or of a module's class or instance, of a file."""
     from mirage_kernels.generator.frontend.from_torch import from_torch
 
-    inputs = module.example_inputs
+    inputs = getattr(module, "example_inputs", getattr(module, "get_inputs", None))
+    if inputs is None:
+        raise RecipeError(
+            f"{module.__name__}.py has {named.__name__}, but no inputs to trace it with",
+            'write example_inputs = {"x": torch.empty(8, 4096)}, or a function get_inputs()',
+        )
     given = inputs() if callable(inputs) else inputs
-    function = named() if isinstance(named, type) else named
+    first: Callable[[], list[object]] = getattr(module, "get_init_inputs", list)
+    function = named(*first()) if isinstance(named, type) else named
     return from_torch(function, given, dynamic=getattr(module, "dynamic", None))
 
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 from programs import program
 

@@ -11,96 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
+from mirage_kernels.generator.frontend import losses
+from mirage_kernels.generator.frontend.norms import (
+    affine,
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    rms_norm,
+    vector_norm,
+)
+from mirage_kernels.generator.frontend.positional.program import Tensor
+from mirage_kernels.generator.frontend.steps import Operand, Steps
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
-Operand = Tensor | float
-
-
-class Steps:
-    """A positional program that grows by an operator at a time; dims broadcast as in PyTorch."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-
-    def step(self, step: Step, *args: Tensor) -> Tensor:
-        """Add an operator and return its result."""
-        return self.program.apply(step, args)[0]
-
-    def number(self, value: float, rank: int) -> Tensor:
-        """Return a constant with so many dims."""
-        return self.program.add(Step("number", numbers=(value,)), [(1,) * rank], self.dtype)[0]
-
-    @property
-    def dtype(self) -> Any:
-        """Element type of the program's first tensor."""
-        return self.program.tensors[0].dtype
-
-    def __call__(self, op: str, *operands: Operand) -> Tensor:
-        """Apply an elementwise operator; missing leading dims and numbers broadcast."""
-        tensors = [x for x in operands if isinstance(x, Tensor)]
-        rank = max(t.num_dims for t in tensors)
-        made = [
-            self.ranked(x, rank) if isinstance(x, Tensor) else self.number(float(x), rank)
-            for x in operands
-        ]
-        return self.step(Step(op), *made)
-
-    def ranked(self, x: Tensor, rank: int) -> Tensor:
-        """Return a tensor with leading dims of extent 1."""
-        missing = rank - x.num_dims
-        return self.reshape(x, (*(1,) * missing, *x.dims)) if missing else x
-
-    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return a tensor with its elements in another shape; one extent may be -1."""
-        known = math.prod(n for n in shape if n >= 0)
-        whole = [n if n >= 0 else math.prod(x.dims) // known for n in shape]
-        return x if x.dims == (*whole,) else self.step(Step("reshape", shape=(*whole,)), x)
-
-    def permute(self, x: Tensor, order: Sequence[int]) -> Tensor:
-        """Return a tensor with its dims in another order."""
-        return self.step(Step("permute", shape=tuple(x.position(d) for d in order)), x)
-
-    def reduce(self, op: str, x: Tensor, dims: Sequence[int], *, keep: bool = True) -> Tensor:
-        """Reduce along dims (none: all), which stay with one element or go."""
-        over = sorted(x.position(d) for d in dims) or [*range(x.num_dims)]
-        made = x
-        for d in over:
-            made = self.step(Step(op, dim=d), made) if x.dims[d] > 1 else made
-        left = [n for i, n in enumerate(made.dims) if i not in over]
-        return made if keep else self.reshape(made, left or [1])
-
-    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        """Multiply matrices as torch.matmul does."""
-        if b.num_dims == 1:
-            made = self.matmul(a, self.reshape(b, (*b.dims, 1)))
-            return self.reshape(made, made.dims[:-1])
-        if a.num_dims > 2 and b.num_dims == 2:
-            rows = self.reshape(a, (-1, a.dims[-1]))
-            made = self.step(Step("matmul"), rows, b)
-            return self.reshape(made, (*a.dims[:-1], b.dims[-1]))
-        rank = max(a.num_dims, b.num_dims)
-        return self.step(Step("matmul"), self.ranked(a, rank), self.ranked(b, rank))
-
-    def normalized(self, x: Tensor, dims: Sequence[int], eps: float) -> Tensor:
-        """Return (x - mean) / sqrt(variance + eps) along dims."""
-        centred = self("sub", x, self.reduce("mean", x, dims))
-        variance = self.reduce("mean", self("square", centred), dims)
-        return self("div", centred, self("sqrt", self("add", variance, eps)))
-
-
-def _per_channel(s: Steps, x: Tensor, value: Tensor) -> Tensor:
-    """Return a value of every channel, dim 1 of x, so that it broadcasts."""
-    return s.reshape(value, (1, value.dims[0], *(1,) * (x.num_dims - 2)))
-
-
-def _affine(s: Steps, x: Tensor, weight: Operand | None, bias: Operand | None) -> Tensor:
-    made = x if weight is None else s("mul", x, weight)
-    return made if bias is None else s("add", made, bias)
 
 
 def _linear(s: Steps, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return _affine(s, s.matmul(x, s.permute(weight, (1, 0))), None, bias)
+    return affine(s, s.matmul(x, s.permute(weight, (1, 0))), None, bias)
 
 
 def _addmm(
@@ -110,13 +38,8 @@ def _addmm(
     return s("add", made, c if beta == 1 else s("mul", c, beta))
 
 
-def _minimum(s: Steps, a: Operand, b: Operand) -> Tensor:
-    low = [s("neg", x) if isinstance(x, Tensor) else -x for x in (a, b)]
-    return s("neg", s("max", *low))
-
-
 def _clamp(s: Steps, x: Tensor, low: float | None = None, high: float | None = None) -> Tensor:
-    made = x if high is None else _minimum(s, x, high)
+    made = x if high is None else s.minimum(x, high)
     return made if low is None else s("max", made, low)
 
 
@@ -151,88 +74,6 @@ def _logsumexp(s: Steps, x: Tensor, dims: Sequence[int], keepdim: bool = False) 
 
 def _log_softmax(s: Steps, x: Tensor, dim: int, dtype: object = None) -> Tensor:
     return s("sub", x, _logsumexp(s, x, [dim], keepdim=True))
-
-
-def _layer_norm(
-    s: Steps,
-    x: Tensor,
-    shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    cudnn_enable: bool = True,
-) -> Tensor:
-    made = s.normalized(x, range(x.num_dims - len(shape), x.num_dims), eps)
-    return _affine(s, made, weight, bias)
-
-
-def _rms_norm(
-    s: Steps,
-    x: Tensor,
-    shape: Sequence[int],
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Tensor:
-    dims = range(x.num_dims - len(shape), x.num_dims)
-    mean = s.reduce("mean", s("square", x), dims)
-    return _affine(s, s("div", x, s("sqrt", s("add", mean, eps or 0.0))), weight, None)
-
-
-def _group_norm(
-    s: Steps,
-    x: Tensor,
-    groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    cudnn_enabled: bool = True,
-) -> Tensor:
-    split = (x.dims[0], groups, x.dims[1] // groups, *x.dims[2:])
-    made = s.normalized(s.reshape(x, split), range(2, len(split)), eps)
-    if weight is not None or bias is not None:
-        of_group = (1, groups, split[2], *(1,) * (len(split) - 3))
-        given = [None if v is None else s.reshape(v, of_group) for v in (weight, bias)]
-        made = _affine(s, made, *given)
-    return s.reshape(made, x.dims)
-
-
-def _batch_norm(
-    s: Steps,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = True,
-) -> Tensor:
-    dims = [0, *range(2, x.num_dims)]
-    if training or mean is None or variance is None:
-        made = s.normalized(x, dims, eps)
-    else:
-        root = s("sqrt", s("add", _per_channel(s, x, variance), eps))
-        made = s("div", s("sub", x, _per_channel(s, x, mean)), root)
-    given = [None if v is None else _per_channel(s, x, v) for v in (weight, bias)]
-    return _affine(s, made, *given)
-
-
-def _instance_norm(
-    s: Steps,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = True,
-) -> Tensor:
-    made = s.normalized(x, range(2, x.num_dims), eps)
-    given = [None if v is None else _per_channel(s, x, v) for v in (weight, bias)]
-    return _affine(s, made, *given)
 
 
 def _attention(
@@ -277,17 +118,6 @@ def _gelu(s: Steps, x: Tensor, *, approximate: str = "none") -> Tensor:
     return s("gelu" if approximate == "none" else "gelu_tanh", x)
 
 
-def _norm(
-    s: Steps, x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: Any
-) -> Tensor:
-    over = [dim] if isinstance(dim, int) else dim or []
-    if ord == 1:
-        return s.reduce("reduction", s("abs", x), over, keep=keepdim)
-    if ord in (2, "fro", None):
-        return s("sqrt", s.reduce("reduction", s("square", x), over, keep=keepdim))
-    raise GraphError(f"a norm of order {ord!r}", "orders: 1, 2")
-
-
 def _reduction(op: str) -> Callable[..., Tensor]:
     def reduced(s: Steps, x: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
         return s.reduce(op, x, [dim] if isinstance(dim, int) else dim or [], keep=keepdim)
@@ -305,6 +135,30 @@ def _binary(op: str) -> Callable[..., Tensor]:
 
 def _same(s: Steps, x: Tensor, *_: object, **__: object) -> Tensor:
     return x
+
+
+def _dropout(s: Steps, x: Tensor, p: float, train: bool) -> Tensor:
+    if train and p:
+        raise GraphError(f"dropout of {p} while training", "call eval() on the module first")
+    return x
+
+
+def _leaky_relu(s: Steps, x: Tensor, slope: float = 0.01) -> Tensor:
+    if not 0 <= slope <= 1:
+        raise GraphError(f"leaky_relu with the slope {slope}", "slopes are between 0 and 1")
+    return s("max", x, s("mul", x, slope))
+
+
+def _largest(s: Steps, x: Tensor, dim: Any = None, keepdim: bool = False) -> tuple[Tensor, ...]:
+    """Return a maximum or minimum along dims that have one element each: the element."""
+    over = [dim] if isinstance(dim, int) else dim or [*range(x.num_dims)]
+    if any(x.dims[d] > 1 for d in over):
+        extents = " by ".join(str(x.dims[d]) for d in over)
+        raise GraphError(
+            f"a maximum or minimum along {extents} elements",
+            "maximum(a, b), clamp and softmax have a form; along a dim there is sum and mean",
+        )
+    return (s.reduce("reduction", x, over, keep=keepdim),)
 
 
 def _reshape(s: Steps, x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -360,8 +214,8 @@ _UNARY = (
     *("exp", "log", "sqrt", "rsqrt", "sigmoid", "silu", "tanh", "relu", "neg", "square"),
     *("abs", "mish"),
 )
-_SAME = ("to", "_to_copy", "contiguous", "clone", "dropout", "detach", "alias", "expand", "type_as")
-ATEN: Mapping[str, Callable[..., Tensor]] = {
+_SAME = ("to", "_to_copy", "contiguous", "clone", "detach", "alias", "expand", "type_as")
+ATEN: Mapping[str, Callable[..., Any]] = {
     **{name: (lambda s, x, op=name: s(op, x)) for name in _UNARY},
     **dict.fromkeys((*_SAME, "expand_as", "lift_fresh_copy", "identity"), _same),
     "add": _binary("add"),
@@ -371,11 +225,12 @@ ATEN: Mapping[str, Callable[..., Tensor]] = {
     "div": _binary("div"),
     "true_divide": _binary("div"),
     "maximum": _binary("max"),
-    "minimum": _minimum,
+    "minimum": lambda s, a, b: s.minimum(a, b),
     "reciprocal": lambda s, x: s("div", 1.0, x),
     "pow": _power,
     "gelu": _gelu,
-    "leaky_relu": lambda s, x, slope=0.01: s("max", x, s("mul", x, slope)),
+    "dropout": _dropout,
+    "leaky_relu": _leaky_relu,
     "elu": _elu,
     "selu": lambda s, x: _elu(s, x, SELU_ALPHA, SELU_SCALE),
     "softplus": _softplus,
@@ -391,11 +246,22 @@ ATEN: Mapping[str, Callable[..., Tensor]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "logsumexp": _logsumexp,
+    "max": _largest,
+    "min": _largest,
+    "amax": lambda s, x, dim=(), keepdim=False: _largest(s, x, dim, keepdim)[0],
+    "amin": lambda s, x, dim=(), keepdim=False: _largest(s, x, dim, keepdim)[0],
     "sum": _reduction("reduction"),
     "mean": _reduction("mean"),
-    "linalg_vector_norm": _norm,
-    "norm": _norm,
-    "frobenius_norm": _norm,
+    "linalg_vector_norm": vector_norm,
+    "norm": vector_norm,
+    "frobenius_norm": vector_norm,
+    "broadcast_tensors": lambda s, tensors: tensors,
+    "mse_loss": lambda s, x, y, n=1: losses.reduced(s, s("square", s("sub", x, y)), n),
+    "l1_loss": lambda s, x, y, n=1: losses.reduced(s, s("abs", s("sub", x, y)), n),
+    "smooth_l1_loss": losses.smooth_l1,
+    "huber_loss": losses.huber,
+    "kl_div": losses.divergence,
+    "triplet_margin_loss": losses.triplet,
     "linear": _linear,
     "einsum": _einsum,
     "addmm": _addmm,
@@ -403,11 +269,11 @@ ATEN: Mapping[str, Callable[..., Tensor]] = {
     "mv": lambda s, a, b: s.matmul(a, b),
     "bmm": lambda s, a, b: s.matmul(a, b),
     "matmul": lambda s, a, b: s.matmul(a, b),
-    "layer_norm": _layer_norm,
-    "rms_norm": _rms_norm,
-    "group_norm": _group_norm,
-    "batch_norm": _batch_norm,
-    "instance_norm": _instance_norm,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "group_norm": group_norm,
+    "batch_norm": batch_norm,
+    "instance_norm": instance_norm,
     "scaled_dot_product_attention": _attention,
     "view": _reshape,
     "reshape": _reshape,

@@ -8,27 +8,31 @@ function splits, as a norm of groups does, is several dims of the recipe, side b
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
 import re
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
-from mirage_kernels.generator.frontend.aten import ATEN, Steps
+from mirage_kernels.generator.frontend.export import (
+    applied,
+    dtype_of,
+    exported,
+    name_of,
+    place_of,
+)
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, lower, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
-from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.ir import DType, Graph, Node
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 if TYPE_CHECKING:
     import torch
 
+Examples = Mapping[str, "torch.Tensor"] | Sequence["torch.Tensor"]
 Dynamic = Mapping[str, Mapping[int, str]]
 BOUND = 2**20  # of dynamic extents
 ROWS = 3  # of dynamic dims when a function is compared with its trace
@@ -37,31 +41,33 @@ OTHER = 7  # a dynamic extent is so much larger in the second trace, which must 
 
 def from_torch(
     function: Callable[..., Any],
-    example_inputs: Mapping[str, torch.Tensor],
+    example_inputs: Examples,
     *,
     dynamic: Dynamic | None = None,
     name: str = "",
 ) -> Recipe:
     """Return the recipe of a PyTorch function or module.
 
-    `example_inputs` are its tensor arguments by name, on any device (`meta` needs no memory): their
-    extents are those of the recipe's one shape. `dynamic` names dims whose extents are known at run
-    time only: `{"x": {0: "M"}}`. Parameters and buffers of a module become inputs. The recipe's
-    reference is the function itself. Results are 16-bit tensors, whatever the function returns.
+    `example_inputs` are its tensor arguments, by name or in order, on any device (`meta` needs no
+    memory): their extents are those of the recipe's one shape. `dynamic` names dims whose extents
+    are known at run time only: `{"x": {0: "M"}}`. Parameters and buffers of a module become inputs.
+    The recipe's reference is the function itself. Results are 16-bit tensors, whatever the function
+    returns.
 
     Raises RecipeError, naming the operator and the line in the function's source, for an operator
     that kernels cannot be made of, and for a function whose program depends on a dynamic extent.
     """
-    dynamic = dynamic or {}
+    dynamic, example_inputs = dynamic or {}, _by_name(function, example_inputs)
     traced = _traced(function, _examples(example_inputs, dynamic, 0), dynamic)
     if dynamic:
         longer = _examples(example_inputs, dynamic, OTHER)
-        if _shape_of(_traced(function, longer, dynamic)) != _shape_of(traced):
+        traced, other = _with_sizes(traced, _traced(function, longer, dynamic))
+        if _shape_of(other) != _shape_of(traced):
             raise RecipeError(
-                f"{_name(function)} computes something else when a dynamic dim has another extent",
+                f"{name_of(function)} computes something else at another extent of a dynamic dim",
                 "make that dim static, or take extents from the tensors' shapes",
             )
-    return _recipe(function, traced, example_inputs, name or _name(function))
+    return _recipe(function, traced, example_inputs, name or name_of(function))
 
 
 @dataclass(frozen=True)
@@ -80,10 +86,39 @@ class Traced:
         return self.lowered.graph
 
 
-def _name(function: Callable[..., Any]) -> str:
-    made = getattr(function, "__name__", type(function).__name__)
-    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made).lower()
-    return re.sub(r"\W", "_", snake)
+def _by_name(function: Callable[..., Any], given: Examples) -> dict[str, torch.Tensor]:
+    """Return example inputs by the names of a function's parameters."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    called = getattr(function, "forward", function)
+    names = [*inspect.signature(called).parameters]
+    if len(given) > len(names):
+        raise RecipeError(
+            f"{name_of(function)} takes {len(names)} inputs, not the {len(given)} examples",
+            f"its parameters: {', '.join(names)}",
+        )
+    return dict(zip(names, given, strict=False))
+
+
+def _with_sizes(traced: Traced, longer: Traced) -> tuple[Traced, Traced]:
+    """Return two traces where a number that is the extent of one dynamic dim in both is that."""
+    pairs = list(zip(traced.graph.nodes, longer.graph.nodes, strict=False))
+    sizes = [sizes_of(t.graph) for t in (traced, longer)]
+    for mine, theirs in pairs:
+        values = (mine.value, theirs.value)
+        dims = [d for d in traced.dynamic if tuple(s.get(d) for s in sizes) == values]
+        if mine.op == theirs.op == "const" and mine.value != theirs.value and len(dims) == 1:
+            size_node = replace(mine, op="size", over=dims[0], value=0.0)
+            traced, longer = (
+                replace(t, lowered=replace(t.lowered, graph=_replaced(t.graph, old, size_node)))
+                for t, old in ((traced, mine), (longer, theirs))
+            )
+    return traced, longer
+
+
+def _replaced(graph: Graph, old: Node, new: Node) -> Graph:
+    nodes = tuple(replace(new, outs=n.outs) if n.name == old.name else n for n in graph.nodes)
+    return replace(graph, nodes=nodes)
 
 
 def _shape_of(traced: Traced) -> list[tuple[str, tuple[str, ...], str, float]]:
@@ -111,130 +146,45 @@ def _examples(
 # -- tracing ---------------------------------------------------------------------------------------
 
 
-def _exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]) -> Any:
-    import torch
-
-    module = function if isinstance(function, torch.nn.Module) else torch.nn.Module()
-    if module is not function:
-        module.forward = function
-    try:
-        return torch.export.export(module, (), _fake(examples), strict=False)
-    except Exception as error:  # the function may raise anything
-        raise RecipeError(
-            f"torch.export cannot trace {_name(function)}: {type(error).__name__}: {error}",
-            "it takes tensors by keyword and returns tensors; branches may not depend on values",
-        ) from error
-
-
-def _fake(examples: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return tensors without memory on the CPU, where a module's parameters are."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        return {
-            name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
-            for name, t in examples.items()
-        }
-
-
 def _traced(
     function: Callable[..., Any], examples: Mapping[str, torch.Tensor], dynamic: Dynamic
 ) -> Traced:
     program, found, names, dtypes = Program(), dict[Any, Any](), list[str](), list[DType]()
-    exported = _exported(function, examples)
+    program_of_torch = exported(function, examples)
     results: Sequence[Any] = ()
-    targets = {s.arg.name: s.target for s in exported.graph_signature.input_specs}
-    for node in exported.graph.nodes:
+    targets = {s.arg.name: s.target for s in program_of_torch.graph_signature.input_specs}
+    for node in program_of_torch.graph.nodes:
         if node.op == "placeholder":
             value = node.meta["val"]
             name = re.sub(r"\W", "_", targets.get(node.name) or node.name)
             names.append(name)
-            dtypes.append(_dtype(value, name))
+            dtypes.append(dtype_of(value, name))
             extents = tuple(int(n) for n in value.shape) or (1,)
             found[node] = program.input(extents, dtypes[-1], tuple(value.stride()) or (1,))
         elif node.op == "call_function":
             try:
-                found[node] = _applied(program, node, found)
+                found[node] = applied(program, node, found)
             except GraphError as error:
-                line = _line(function, examples, node)
-                raise RecipeError(f"{node.target}{line}: {error.sentence}", error.hint) from error
+                place = place_of(function, examples, node)
+                raise RecipeError(f"{place}: {error.sentence}", error.hint) from error
         elif node.op == "output":
             results = [found[r] for r in node.args[0]]
             wanted = [tuple(r.meta["val"].shape) or (1,) for r in node.args[0]]
         else:
             raise RecipeError(
-                f"{_name(function)} has a {node.op} in its graph", "none is known here"
+                f"{name_of(function)} has a {node.op} in its graph", "none is known here"
             )
     program.results.extend(results)
     lowered = lower(program)
     for made, shape in zip(results, wanted, strict=True):
         if tuple(made.dims) != tuple(shape):
             raise RecipeError(
-                f"a result of {_name(function)} has the dims {list(shape)} by broadcasting alone",
+                f"a result of {name_of(function)} has the dims {list(shape)} by broadcasting alone",
                 "return it without the dims that nothing varies along",
             )
     shapes = [tuple(t.dims) for t in (*program.inputs, *results)]
     renamed, named = _named(lowered, names, dynamic)
     return Traced(renamed, tuple(names), tuple(dtypes), named, tuple(shapes))
-
-
-def _dtype(value: torch.Tensor, name: str) -> DType:
-    import torch
-
-    known = {
-        torch.float16: DType.FP16,
-        torch.bfloat16: DType.BF16,
-        torch.float32: DType.FP32,
-    }
-    if value.dtype not in known:
-        raise RecipeError(f"input {name} is of {value.dtype}", "inputs are of fp16, bf16 or fp32")
-    return known[value.dtype]
-
-
-def _applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
-    """Apply an ATen operator; raises GraphError where it has no form."""
-    import torch
-
-    name = str(getattr(node.target, "_schema", node.target)).partition("(")[0]
-    name = name.rpartition("::")[2].partition(".")[0]
-    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: found[n])
-    if name == "getitem":
-        return args[0][args[1]]
-    own = name if name in ATEN else name.rstrip("_")
-    if own not in ATEN:
-        raise GraphError("kernels cannot be made of it", "docs/from_torch.md lists what there is")
-    kept = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device")}
-    try:
-        return ATEN[own](Steps(program), *args, **kept)
-    except TypeError as error:
-        raise GraphError(
-            f"its arguments have no form here: {error}", "see docs/from_torch.md"
-        ) from error
-
-
-def _line(function: Callable[..., Any], examples: Mapping[str, torch.Tensor], node: Any) -> str:
-    """Return where the function calls an operator: it is run on tensors without memory."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    name = str(node.target).removeprefix("aten.").partition(".")[0].strip("_")
-    own = inspect.unwrap(function.forward if isinstance(function, torch.nn.Module) else function)
-    lines = list[str]()
-
-    class Calls(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if name in getattr(func, "__name__", ""):
-                frames = traceback.extract_stack()
-                mine = [f for f in frames if f.filename == inspect.getsourcefile(own)]
-                lines.extend(f" at {Path(f.filename).name}:{f.lineno}: {f.line}" for f in mine[-1:])
-            return func(*args, **(kwargs or {}))
-
-    with contextlib.suppress(Exception), Calls():
-        function(**_fake(examples))
-    return lines[0] if lines else ""
 
 
 # -- names -----------------------------------------------------------------------------------------

@@ -40,13 +40,11 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
 
     if source.reference is None:
         return
-    gate, own = Gate(spec, source, dtype), f"the reference of recipe {source.name}"
-    if isinstance(source.reference, TracedFunction):
-        sizes, inputs = _of_traced(source.reference, spec)
-    else:
-        sizes, inputs = gate.sizes(), gate.inputs(DISTRIBUTIONS[0])
+    own = f"the reference of recipe {source.name}"
+    gate = Gate(spec, source, dtype)
+    sizes, inputs = _examples(source, spec, gate)
     if not inputs:
-        return  # a traced function's own sizes are too large here; its trace was made by rule
+        return  # its sizes are too large here, and its trace was made by rule
     listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
     try:
         made = source.reference_results(*map(_tensor, inputs))
@@ -63,32 +61,29 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
     exact = results(gate.safe, inputs, array_reading(FLOAT64, sizes))
     names = ("output", *source.also)
     for name, text, mine, theirs in zip(names, source.results, exact, made, strict=True):
+        dims = tuple(text.split())
+        shape = tuple(sizes[dim] for dim in dims)
         if not isinstance(theirs, torch.Tensor):
             hint = "return a tensor, or a tuple of them"
             raise RecipeError(f"{own} returns {type(theirs).__name__}", hint)
-        sentence = _difference(mine, theirs, {d: sizes[d] for d in text.split()})
-        if sentence:
+        if tuple(theirs.shape) != shape:
             raise RecipeError(
-                f"{own} {sentence.format(name=name)}, in float64 with {listed}",
+                f"{own} returns its {name} of the shape {tuple(theirs.shape)}, "
+                f"where {text} are {shape}",
+                "it takes the inputs, and returns the results, with the dims that the recipe gives",
+            )
+        found = Array(dims, (np.asarray(theirs.double().cpu().numpy()),))
+        wanted = mine.over(dims)
+        finite = np.isfinite(wanted.parts[0])  # the root of what is drawn may be nan
+        if np.array_equal(found.parts[0][finite], wanted.parts[0][finite]):
+            continue
+        difference = relative_error(found, wanted, at=finite)
+        if not difference <= LARGEST_DIFFERENCE:
+            raise RecipeError(
+                f"{own} computes another {name} than its program: "
+                f"they differ by {difference:.1e} of it, in float64 with {listed}",
                 "one of them is wrong; the program is what kernels are made of",
             )
-
-
-def _difference(mine: Array, theirs: torch.Tensor, sizes: Mapping[str, int]) -> str:
-    """Return in what a reference's result differs from the program's, empty if in nothing."""
-    dims, shape = tuple(sizes), tuple(sizes.values())
-    if tuple(theirs.shape) != shape:
-        where = f"where {' '.join(dims)} are {shape}"
-        return f"returns its {{name}} of the shape {tuple(theirs.shape)}, {where}"
-    found = Array(dims, (np.asarray(theirs.double().cpu().numpy()),))
-    wanted = mine.over(dims)
-    finite = np.isfinite(wanted.parts[0])  # the root of what is drawn may be nan
-    if np.array_equal(found.parts[0][finite], wanted.parts[0][finite]):
-        return ""
-    difference = relative_error(found, wanted, at=finite)
-    if difference <= LARGEST_DIFFERENCE:
-        return ""
-    return f"computes another {{name}} than its program: they differ by {difference:.1e} of it"
 
 
 def _tensor(array: Array) -> torch.Tensor | float:
@@ -100,8 +95,11 @@ def _tensor(array: Array) -> torch.Tensor | float:
     return whole if whole.dim() else whole.item()
 
 
-def _of_traced(traced: TracedFunction, spec: Graph) -> tuple[dict[str, int], list[Array]]:
-    """Return a traced function's own sizes and inputs of them, none if these are too large."""
+def _examples(source: Recipe, spec: Graph, gate: Gate) -> tuple[Mapping[str, int], list[Array]]:
+    """Return extents and inputs of them; a traced function's own, none if these are too large."""
+    traced = source.reference
+    if not isinstance(traced, TracedFunction):
+        return gate.sizes(), gate.inputs(DISTRIBUTIONS[0])
     sizes, types = traced.extents, [n.out.type for n in spec.inputs]
     if sum(prod(sizes[d] for d in t.names) for t in types) > MOST_ELEMENTS:
         return sizes, []

@@ -158,7 +158,10 @@ class Shifts:
         return short, cut[0], cut[1]
 
     def highest(self, amplitudes: Mapping[int, float]) -> Real:
-        """Return the highest score of each row that sees a key, inputs shifted so far."""
+        """Return the highest score of each row that sees a key, inputs shifted so far.
+
+        0 where no row sees any.
+        """
         sizes, base, signs = self.narrow
         moved = [
             shifted(x, u, amplitudes[i]) if i in amplitudes else x
@@ -167,7 +170,8 @@ class Shifts:
         (made,) = results(self.scores.graph, moved, array_reading(FLOAT64, sizes))
         keys = tuple(i for i, d in enumerate(made.dims) if d in self.scores.over)
         rows = np.max(_numbers(made), axis=keys)
-        return np.asarray(rows[rows > -np.inf])
+        found = rows[rows > -np.inf]
+        return found if found.size else np.zeros(1)
 
     def are_far(self, amplitudes: Mapping[int, float]) -> bool:
         """Return whether all scores are far below 0 with inputs shifted so far."""

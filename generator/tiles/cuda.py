@@ -9,7 +9,6 @@ from math import prod
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Dim, DType, Phase
 from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place, constant, layout
-from mirage_kernels.generator.tiles.lower import axis_of_parts
 from mirage_kernels.generator.tiles.program import (
     VECTOR_BYTES,
     Add,
@@ -382,14 +381,14 @@ class KernelWriter:
         type_ = p.type(s.output)
         sizes = {d.name: d.size for d in f.dims_of(s.value)}
         dims = [Dim(d.name, sizes[d.name]) for d in type_.dims if d.name in sizes]
-        parts = {d: axis_of_parts(p, d) for d in type_.names if d not in sizes}
+        parts = {d: "0" for d in type_.names if d not in sizes}
         if s in p.statements[Phase.JOINED]:
             w.line("if (cluster_rank() == 0)")
         beside = dims[-1].size if dims and type_.names[-1] == dims[-1].name else 1
         most = VECTOR_BYTES // type_.dtype.bytes
         width = next(x for x in _WIDTHS if x <= most and beside % x == 0)
         with self._each(dims, width):
-            at = f.coordinates(dims, width) | {d: f"{axis}_index" for d, axis in parts.items()}
+            at = f.coordinates(dims, width) | parts
             place = Place(at, dims[-1].name if dims else "", width)
             (made,) = f.write([s.value], place)
             aligned = f.in_tensor(s.output, place, "auto* to")

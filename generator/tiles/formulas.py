@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mirage_kernels.generator.emit.statements import vocabulary
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind
+from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
 
 CTYPES = {
@@ -73,9 +73,19 @@ class Formulas:
         p, found = self.program, []
         for name in p.offsets[value].get(dim, ()):
             axis = next(a for a in p.space.axes if a.name == name)
+            if dim == parts_of(axis.dim):
+                found.append(f"{name}_index")
+                continue
             tile = self.tile_of(axis) if axis.dim == dim else p.type(value).dim(dim).size
             found.append(f"{'step' if name == 'loop' else f'{name}_index'} * {tile}")
         return found
+
+    def is_wide(self, value: str, dim: str, width: int) -> bool:
+        """Say whether the tiles of a tensor begin at multiples of a vector along a dim."""
+        axes = [
+            a for a in self.program.space.axes if a.name in self.program.offsets[value].get(dim, ())
+        ]
+        return all(a.tile % width == 0 for a in axes if a.dim == dim)
 
     def globally(self, value: str, dim: str, local: str) -> str:
         """Return a coordinate of the whole tensor."""
@@ -166,7 +176,9 @@ class Formulas:
             if inside
             else f"const int left = {left};"
         )
-        return "kAligned" if vector == last else "false"
+        return (
+            "kAligned" if vector == last and self.is_wide(value, vector, place.width) else "false"
+        )
 
     # -- formulas ----------------------------------------------------------------------------------
 

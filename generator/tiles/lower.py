@@ -14,7 +14,6 @@ from mirage_kernels.generator.ir import (
     Kind,
     Node,
     Phase,
-    parts_of,
     phases_of,
 )
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
@@ -325,8 +324,3 @@ class _Lowering:
         self.say(Phase.BEFORE, Clear((), (), node.name), (), node)
         reads = (node.name, factor) if factor else (node.name,)
         self.say(Phase.LOOP, Add(reads, (), node.name, node.args[0], factor), node.args[:1], node)
-
-
-def axis_of_parts(program: BlockProgram, dim: str) -> str | None:
-    """Return the reduced axis whose blocks a dim of an output numbers."""
-    return next((a.name for a in program.space.reduced if parts_of(a.dim) == dim), None)

@@ -286,3 +286,13 @@ def test_accepted_programs_compute_what_they_compute_by_position(assert_agrees: 
     assert len(found) >= SEEDS // 2
     for seed, graph in found.items():
         assert_agrees(graph.program, seed)
+
+
+def test_a_sum_times_one_over_its_extent_is_a_mean_at_any_extent(assert_agrees: Callable) -> None:
+    graph = mi.new_kernel_graph()
+    x = graph.new_input(dims=(4, 6, 8))
+    total = graph.reduction(graph.reduction(x, 2), 1)
+    graph.mark_output(graph.mul_scalar(total, 1 / 48))
+    graph.mark_output(graph.mul_scalar(total, 1 / 47))
+    assert [n.op for n in graph.lowered().graph.nodes].count("const") == 1
+    assert_agrees(graph.program)

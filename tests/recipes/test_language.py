@@ -26,8 +26,10 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.language import (
     Tensor,
+    absolute,
     apply,
     contract,
+    elu,
     exp,
     extent,
     gelu,
@@ -38,6 +40,7 @@ from mirage_kernels.generator.language import (
     log,
     maximum,
     mean,
+    mish,
     positions,
     relu,
     rms_norm,
@@ -46,6 +49,7 @@ from mirage_kernels.generator.language import (
     silu,
     soft_cap,
     softmax,
+    softplus,
     sqrt,
     square,
     sum,
@@ -120,6 +124,10 @@ FUNCTIONS: dict[str, tuple[Program, torch.Tensor]] = {
     "gelu_tanh": (lambda x: gelu_tanh(x - 1), F.gelu(X - 1, approximate="tanh")),
     "tanh": (lambda x: tanh(x), X.tanh()),
     "relu": (lambda x: relu(x - 1), F.relu(X - 1)),
+    "absolute": (lambda x: absolute(x - 1), (X - 1).abs()),
+    "softplus": (lambda x: softplus(x - 1), F.softplus(X - 1)),
+    "mish": (lambda x: mish(x - 1), F.mish(X - 1)),
+    "elu": (lambda x: elu(x - 1), F.elu(X - 1)),
     "soft_cap": (lambda x, s: soft_cap(x, s), S * (X / S).tanh()),
     "softmax": (lambda x: softmax(x, "K"), X.softmax(-1)),
     "rms_norm": (
@@ -259,7 +267,7 @@ REFUSED: dict[str, tuple[Program, str]] = {
     "numbers alone": (lambda x: exp(2.0), "exp takes a tensor, not 2.0"),
     "equality": (lambda k, lens: where(positions(k, "L") == lens, k, 0), "no == and !="),
     "no dim": (lambda x: sum(x, ""), "over= names no dim"),
-    "an unknown op": (lambda x: apply("softplus", x), "no operator 'softplus'.*softmax"),
+    "an unknown op": (lambda x: apply("cumsum", x), "no operator 'cumsum'.*softmax"),
     "an op of blocks": (lambda x: apply("accum", x), "no operator 'accum'"),
     "a stabiliser": (lambda x: apply("peak", x, over="K"), "no operator 'peak'"),
 }

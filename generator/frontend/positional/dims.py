@@ -172,6 +172,22 @@ class Scope:
             product = self.emit("mul", product, size) if product else size
         return product
 
+    def mean_over(self, name: str, number: float) -> list[Factor]:
+        """Return the factors that a value is the sum over if the number is 1 / their extent."""
+        makers = {node.name: node for node in self.builder.nodes}
+        factors = {
+            self.factors.name(f): f
+            for f in range(len(self.factors.sizes))
+            if f not in self.factors.means
+        }
+        row: list[Factor] = []
+        while makers[name].op == "sum":
+            row.insert(0, factors[makers[name].over or ""])
+            if math.isclose(number * self.factors.extent(row), 1.0, rel_tol=1e-12):
+                return row
+            (name,) = makers[name].args
+        return []
+
     def is_whole(self, cut: Cut) -> bool:
         """Say whether a cut leaves a single element."""
         return self.factors.sizes[cut.factor] == cut.count

@@ -107,8 +107,17 @@ def _exp(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
 
 
 def _mul_scalar(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
-    product = scope.emit("mul", args[0].name, scope.number(step.numbers[0]))
-    return [scope.made(product, args[0].rows, args, step.op)]
+    """A number, but sum(x) * (1 / extent)  ->  sum(x) / extent: a mean at any extents.
+
+    So it stays a mean where a proof or the search takes other extents.
+    """
+    (a,), (number,) = args, step.numbers
+    over = scope.mean_over(a.name, number)
+    if over:
+        scaled = scope.emit("div", a.name, scope.product(over))
+    else:
+        scaled = scope.emit("mul", a.name, scope.number(number))
+    return [scope.made(scaled, a.rows, args, step.op)]
 
 
 def _clamp(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:

@@ -27,6 +27,7 @@ MANY, FEW = 1024, 8  # what any extent of the counted dim, and of other dynamic 
 LONG = 4096  # of a dynamic dim that is summed along
 THREADS = (64, 128, 256, 512)
 STAGES = (2, 3, 4, 5, 6)
+LEAST_OF_PRODUCT = 8  # elements of a tile along its dims: fewer are computed as so many
 GRID_TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LOOP_TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 MOST_BLOCKS = 8  # of a cluster, on all architectures that have them
@@ -175,10 +176,23 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
     for space in spaces:
         for axis in space.axes:
             options = _tiles(axis, space.loop, sizes[axis.dim])
+            if axis.dim in _product_dims(graph):
+                options = tuple(t for t in options if t >= LEAST_OF_PRODUCT) or options[-1:]
             shared = set(found.get(axis.tile_key, options)) & set(options)
             found[axis.tile_key] = tuple(sorted(shared)) or options
     stages = STAGES if any(s.loop for s in spaces) else STAGES[:1]
     return {**found, "threads": THREADS, "stages": stages}
+
+
+def _product_dims(graph: Graph) -> set[str]:
+    """Return the dims that not all operands of some product have: its rows, columns, and depth."""
+    found = set[str]()
+    for kernel in graph.blocks:
+        assert kernel.body is not None
+        for node in kernel.body.of("contract"):
+            a, b = ({*kernel.body.values[x].type.names} for x in node.args)
+            found |= (a ^ b) | {node.over}
+    return found
 
 
 def _tiles(axis: Axis, loop: Axis | None, size: int) -> tuple[int, ...]:

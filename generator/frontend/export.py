@@ -1,0 +1,132 @@
+"""`torch.export` as `from_torch` uses it: each operator a step, with its line in the source."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import operator
+import re
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirage_kernels.generator.errors import GraphError, RecipeError
+from mirage_kernels.generator.frontend.aten import ATEN
+from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.frontend.steps import Steps
+from mirage_kernels.generator.ir import DType
+
+if TYPE_CHECKING:
+    import torch
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a recipe that is made of a function or module."""
+    made = getattr(function, "__name__", type(function).__name__)
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made).lower()
+    return re.sub(r"\W", "_", snake)
+
+
+def exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]) -> Any:
+    """Return what torch.export makes of a function; raises RecipeError where it cannot."""
+    import torch
+
+    module = function if isinstance(function, torch.nn.Module) else torch.nn.Module()
+    if module is not function:
+        module.forward = function
+    try:
+        return torch.export.export(module, (), fake(examples), strict=False)
+    except Exception as error:  # the function may raise anything
+        raise RecipeError(
+            f"torch.export cannot trace {name_of(function)}: {type(error).__name__}: {error}",
+            "it takes tensors by keyword and returns tensors; branches may not depend on values",
+        ) from error
+
+
+def fake(examples: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors without memory on the CPU, where a module's parameters are."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return {
+            name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+            for name, t in examples.items()
+        }
+
+
+def dtype_of(value: torch.Tensor, name: str) -> DType:
+    """Return the element type of an input; raises RecipeError for one that kernels don't take."""
+    import torch
+
+    known = {
+        torch.float16: DType.FP16,
+        torch.bfloat16: DType.BF16,
+        torch.float32: DType.FP32,
+    }
+    if value.dtype not in known:
+        raise RecipeError(f"input {name} is of {value.dtype}", "inputs are of fp16, bf16 or fp32")
+    return known[value.dtype]
+
+
+def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
+    """Apply an ATen operator; raises GraphError where it has no form."""
+    import torch
+
+    name = str(getattr(node.target, "_schema", node.target)).partition("(")[0]
+    name = name.rpartition("::")[2].partition(".")[0]
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: found[n])
+    if name == "_assert_tensor_metadata":  # before a cast
+        return None
+    if node.target is operator.getitem:
+        if node.users and args[1] >= len(args[0]):
+            raise GraphError("positions of largest elements are no result of a kernel")
+        return args[0][args[1]] if node.users else None
+    made = node.meta.get("val")
+    if isinstance(made, torch.Tensor) and not made.dtype.is_floating_point:
+        raise GraphError(f"its result is of {made.dtype}", "kernels compute real numbers")
+    own = name if name in ATEN else name.rstrip("_")
+    if own not in ATEN:
+        raise GraphError("kernels cannot be made of it", "docs/from_torch.md lists what there is")
+    kept = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device")}
+    try:
+        return ATEN[own](Steps(program), *args, **kept)
+    except TypeError as error:
+        raise GraphError(
+            f"its arguments have no form here: {error}", "see docs/from_torch.md"
+        ) from error
+
+
+def place_of(function: Callable[..., Any], examples: Mapping[str, torch.Tensor], node: Any) -> str:
+    """Return an operator and where the function calls it.
+
+    torch.export says so for modules; a function is run on tensors without memory.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    node = node.args[0] if node.target is operator.getitem else node
+    found = re.findall(
+        r'File "(.*?)", line (\d+), in .*\n\s*(.*)', node.meta.get("stack_trace") or ""
+    )
+    if found:
+        file, number, text = found[-1]
+        return f"{node.target} at {Path(file).name}:{number}: {text}"
+    name = str(node.target).removeprefix("aten.").partition(".")[0].strip("_")
+    own = inspect.unwrap(function.forward if isinstance(function, torch.nn.Module) else function)
+    lines = list[str]()
+
+    class Calls(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if name in getattr(func, "__name__", ""):
+                frames = traceback.extract_stack()
+                mine = [f for f in frames if f.filename == inspect.getsourcefile(own)]
+                lines.extend(f" at {Path(f.filename).name}:{f.lineno}: {f.line}" for f in mine[-1:])
+            return func(*args, **(kwargs or {}))
+
+    with contextlib.suppress(Exception), Calls():
+        function(**fake(examples))
+    return f"{node.target}{lines[0] if lines else ''}"

@@ -1,0 +1,124 @@
+"""ATen's norms as steps of positional programs, with the parameters of the ATen operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.frontend.positional.program import Tensor
+from mirage_kernels.generator.frontend.steps import Operand, Steps
+
+
+def _per_channel(s: Steps, x: Tensor, value: Tensor) -> Tensor:
+    """Return a value of every channel, dim 1 of x, so that it broadcasts."""
+    return s.reshape(value, (1, value.dims[0], *(1,) * (x.num_dims - 2)))
+
+
+def affine(s: Steps, x: Tensor, weight: Operand | None, bias: Operand | None) -> Tensor:
+    """Return x * weight + bias."""
+    made = x if weight is None else s("mul", x, weight)
+    return made if bias is None else s("add", made, bias)
+
+
+def layer_norm(
+    s: Steps,
+    x: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    """Normalise over the last dims, as many as `shape` has."""
+    made = s.normalized(x, range(x.num_dims - len(shape), x.num_dims), eps)
+    return affine(s, made, weight, bias)
+
+
+def rms_norm(
+    s: Steps,
+    x: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Divide by the root of the mean square over the last dims."""
+    if eps is None:
+        raise GraphError("rms_norm without eps", "give one: its default differs by element type")
+    dims = range(x.num_dims - len(shape), x.num_dims)
+    mean = s.reduce("mean", s("square", x), dims)
+    return affine(s, s("div", x, s("sqrt", s("add", mean, eps))), weight, None)
+
+
+def group_norm(
+    s: Steps,
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """Normalise every group of the channels, which are dim 1."""
+    split = (x.dims[0], groups, x.dims[1] // groups, *x.dims[2:])
+    made = s.normalized(s.reshape(x, split), range(2, len(split)), eps)
+    if weight is not None or bias is not None:
+        of_group = (1, groups, split[2], *(1,) * (len(split) - 3))
+        given = [None if v is None else s.reshape(v, of_group) for v in (weight, bias)]
+        made = affine(s, made, *given)
+    return s.reshape(made, x.dims)
+
+
+def batch_norm(
+    s: Steps,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """Normalise every channel, by statistics of the batch or by those that are given."""
+    dims = [0, *range(2, x.num_dims)]
+    if training or mean is None or variance is None:
+        made = s.normalized(x, dims, eps)
+    else:
+        root = s("sqrt", s("add", _per_channel(s, x, variance), eps))
+        made = s("div", s("sub", x, _per_channel(s, x, mean)), root)
+    given = [None if v is None else _per_channel(s, x, v) for v in (weight, bias)]
+    return affine(s, made, *given)
+
+
+def instance_norm(
+    s: Steps,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """Normalise every channel of every instance."""
+    if not use_input_stats:
+        return batch_norm(s, x, weight, bias, mean, variance, False, momentum, eps)
+    made = s.normalized(x, range(2, x.num_dims), eps)
+    given = [None if v is None else _per_channel(s, x, v) for v in (weight, bias)]
+    return affine(s, made, *given)
+
+
+def vector_norm(
+    s: Steps, x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: Any
+) -> Tensor:
+    """Return the sum of magnitudes or the root of the sum of squares."""
+    over = [dim] if isinstance(dim, int) else dim or []
+    if ord == 1:
+        return s.reduce("reduction", s("abs", x), over, keep=keepdim)
+    if ord in (2, "fro", None):
+        return s("sqrt", s.reduce("reduction", s("square", x), over, keep=keepdim))
+    raise GraphError(f"a norm of order {ord!r}", "orders: 1, 2")

@@ -1,0 +1,88 @@
+"""Positional programs written an operator at a time, with dims that broadcast as in PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
+
+Operand = Tensor | float
+
+
+class Steps:
+    """A positional program that grows by an operator at a time; dims broadcast as in PyTorch."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def step(self, step: Step, *args: Tensor) -> Tensor:
+        """Add an operator and return its result."""
+        return self.program.apply(step, args)[0]
+
+    def number(self, value: float, rank: int) -> Tensor:
+        """Return a constant with so many dims."""
+        return self.program.add(Step("number", numbers=(value,)), [(1,) * rank], self.dtype)[0]
+
+    @property
+    def dtype(self) -> Any:
+        """Element type of the program's first tensor."""
+        return self.program.tensors[0].dtype
+
+    def __call__(self, op: str, *operands: Operand) -> Tensor:
+        """Apply an elementwise operator; missing leading dims and numbers broadcast."""
+        tensors = [x for x in operands if isinstance(x, Tensor)]
+        rank = max(t.num_dims for t in tensors)
+        made = [
+            self.ranked(x, rank) if isinstance(x, Tensor) else self.number(float(x), rank)
+            for x in operands
+        ]
+        return self.step(Step(op), *made)
+
+    def minimum(self, a: Operand, b: Operand) -> Tensor:
+        """Return -max(-a, -b)."""
+        low = [self("neg", x) if isinstance(x, Tensor) else -x for x in (a, b)]
+        return self("neg", self("max", *low))
+
+    def ranked(self, x: Tensor, rank: int) -> Tensor:
+        """Return a tensor with leading dims of extent 1."""
+        missing = rank - x.num_dims
+        return self.reshape(x, (*(1,) * missing, *x.dims)) if missing else x
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return a tensor with its elements in another shape; one extent may be -1."""
+        known = math.prod(n for n in shape if n >= 0)
+        whole = [n if n >= 0 else math.prod(x.dims) // known for n in shape]
+        return x if x.dims == (*whole,) else self.step(Step("reshape", shape=(*whole,)), x)
+
+    def permute(self, x: Tensor, order: Sequence[int]) -> Tensor:
+        """Return a tensor with its dims in another order."""
+        return self.step(Step("permute", shape=tuple(x.position(d) for d in order)), x)
+
+    def reduce(self, op: str, x: Tensor, dims: Sequence[int], *, keep: bool = True) -> Tensor:
+        """Reduce along dims (none: all), which stay with one element or go."""
+        over = sorted(x.position(d) for d in dims) or [*range(x.num_dims)]
+        made = x
+        for d in over:
+            made = self.step(Step(op, dim=d), made) if x.dims[d] > 1 else made
+        left = [n for i, n in enumerate(made.dims) if i not in over]
+        return made if keep else self.reshape(made, left or [1])
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        """Multiply matrices as torch.matmul does."""
+        if b.num_dims == 1:
+            made = self.matmul(a, self.reshape(b, (*b.dims, 1)))
+            return self.reshape(made, made.dims[:-1])
+        if a.num_dims > 2 and b.num_dims == 2:
+            rows = self.reshape(a, (-1, a.dims[-1]))
+            made = self.step(Step("matmul"), rows, b)
+            return self.reshape(made, (*a.dims[:-1], b.dims[-1]))
+        rank = max(a.num_dims, b.num_dims)
+        return self.step(Step("matmul"), self.ranked(a, rank), self.ranked(b, rank))
+
+    def normalized(self, x: Tensor, dims: Sequence[int], eps: float) -> Tensor:
+        """Return (x - mean) / sqrt(variance + eps) along dims."""
+        centred = self("sub", x, self.reduce("mean", x, dims))
+        variance = self.reduce("mean", self("square", centred), dims)
+        return self("div", centred, self("sqrt", self("add", variance, eps)))

@@ -1,0 +1,123 @@
+"""Recipes from PyTorch functions: what is traced, what is refused, and with which words."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.from_torch import from_torch
+from mirage_kernels.generator.frontend.references import require_reference
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.recipe import Recipe, load_recipe, trace
+
+X = torch.empty(4, 32, dtype=torch.bfloat16)
+
+
+def spec_of(recipe: Recipe) -> Graph:
+    """Return the spec of a recipe, compared with the function that it was traced from."""
+    spec = trace(recipe, recipe.shapes[0], DType.BF16)
+    require_reference(recipe, spec, DType.BF16)
+    return spec
+
+
+def test_extents_that_a_product_makes_equal_are_one_dim() -> None:
+    def layer(x: Tensor, w: Tensor) -> Tensor:
+        return F.linear(x, w)
+
+    inputs = {"x": X, "w": torch.empty(16, 32, dtype=torch.bfloat16)}
+    recipe = from_torch(layer, inputs, dynamic={"x": {0: "M"}})
+    assert (recipe.inputs, recipe.output) == ({"x": "M K", "w": "N K"}, "M N")
+    assert recipe.static_dims == ("K", "N")
+    assert [n.op for n in spec_of(recipe).nodes] == ["input", "input", "contract"]
+
+
+def test_parameters_of_a_module_are_inputs_with_their_names() -> None:
+    recipe = from_torch(nn.Sequential(OrderedDict(up=nn.Linear(32, 8), act=nn.ReLU())), [X.float()])
+    assert set(recipe.inputs.values()) == {"M K", "N K", "N"}
+    assert {"up_weight", "up_bias"} < {*recipe.inputs}
+    spec_of(recipe)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "smooth_l1": lambda x, y: F.smooth_l1_loss(x, y, beta=0.5),
+    "huber": lambda x, y: F.huber_loss(x, y, delta=0.5),
+    "mse": F.mse_loss,
+    "l1": lambda x, y: F.l1_loss(x, y, reduction="sum"),
+    "triplet": lambda x, y: F.triplet_margin_loss(x, y, -y),
+    "kl_div": lambda x, y: F.kl_div(x, torch.relu(y), reduction="none"),
+    "largest of one": lambda x, y: x - y.sum(1, keepdim=True).max(1, keepdim=True)[0],
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_composition_computes_what_pytorch_computes(name: str) -> None:
+    spec_of(from_torch(lambda x, y: LOSSES[name](x, y), {"x": X, "y": X}, name="loss"))
+
+
+def test_the_length_of_a_dynamic_dim_is_no_constant() -> None:
+    def batch_mean(x: Tensor) -> Tensor:
+        return x.sum(0) / x.shape[0]
+
+    spec = spec_of(from_torch(batch_mean, [X], dynamic={"x": {0: "M"}}))
+    assert [n.over for n in spec.of("size")] == ["M"]
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
+    "an unknown operator": (lambda x: torch.cumsum(x, 0), "cumsum"),
+    "a maximum along a dim": (lambda x: x.amax(1), "a maximum or minimum along 32 elements"),
+    "dropout while training": (lambda x: F.dropout(x, 0.5), "dropout of 0.5 while training"),
+    "a steep leaky_relu": (lambda x: F.leaky_relu(x, 2.0), "leaky_relu with the slope 2.0"),
+    "a cast to whole numbers": (lambda x: x.to(torch.int32).float(), "its result is of torch.int"),
+    "rms_norm without eps": (lambda x: F.rms_norm(x, (32,)), "rms_norm without eps"),
+    "positions of the largest": (
+        lambda x: x.sum(1, keepdim=True).max(1)[1] * 1.0,
+        "positions of largest",
+    ),
+}
+
+
+def test_a_cast_to_another_real_type_changes_nothing() -> None:
+    recipe = from_torch(lambda x: torch.relu(x.to(torch.float32)).to(x.dtype), [X], name="cast")
+    assert [n.op for n in spec_of(recipe).nodes] == ["input", "relu"]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_form_is_refused_with_the_line(name: str) -> None:
+    function, words = REFUSED[name]
+    with pytest.raises(RecipeError, match=words) as raised:
+        from_torch(function, {"x": X}, name="refused")
+    assert "test_from_torch.py:" in str(raised.value)
+
+
+def test_a_module_of_a_file_is_traced_as_kernelbench_writes_it(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self, scale):\n"
+        "        super().__init__()\n"
+        "        self.scale = scale\n"
+        "    def forward(self, x):\n"
+        "        return torch.relu(x) * self.scale\n"
+        "def get_inputs():\n"
+        "    return [torch.empty(4, 32)]\n"
+        "def get_init_inputs():\n"
+        "    return [3.0]\n"
+    )
+    recipe = load_recipe(f"{file}:Model")
+    assert recipe.name == "model"
+    assert [n.op for n in spec_of(recipe).nodes] == ["input", "relu", "const", "mul"]
+
+
+def test_a_function_of_a_file_without_inputs_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "plain.py"
+    file.write_text("def double(x):\n    return x + x\n")
+    with pytest.raises(RecipeError, match="no inputs to trace it with"):
+        load_recipe(f"{file}:double")

@@ -1,0 +1,120 @@
+"""Kernels called by name: loading, what is refused, and on a GPU what they compute."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from compilers import nvcc
+
+import mirage_kernels
+from mirage_kernels.programs import ProgramKernel
+
+SIGNATURE = """{"name": "scaled", "dtype": "bf16", "arch": "sm_90a", "static": {"N": 4},
+"dynamic": ["M"], "inputs": ["x", "s"], "tensors": [{"name": "x", "dtype": "bf16",
+"dims": ["M", "N"], "optional": false}], "scalars": [{"name": "s", "dtype": "fp32"}],
+"results": [{"name": "out", "dtype": "bf16", "dims": ["M", "N"]}]}"""
+
+
+@pytest.fixture
+def scaled(tmp_path: Path) -> Path:
+    """A folder with one shared object that has a program's three symbols."""
+    folder = tmp_path / "sm_90a" / "scaled"
+    folder.mkdir(parents=True)
+    text = SIGNATURE.replace("\n", " ").replace('"', '\\"')
+    (folder / "N4_bf16.c").write_text(
+        "int scaled_N4_bf16(void) { return 0; }\n"
+        "long long scaled_N4_bf16_workspace(const long long* dims) { return 8 * dims[0]; }\n"
+        f'const char scaled_N4_bf16_signature[] = "{text}";\n'
+    )
+    out = str(folder / "N4_bf16.so")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", out, str(folder / "N4_bf16.c")], check=True)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_kernels.programs._kernels", dict[str, ProgramKernel]())
+
+
+def test_a_program_says_what_it_serves(scaled: Path) -> None:
+    assert mirage_kernels.load(scaled) == ["scaled"]
+    assert mirage_kernels.programs() == ["scaled"]
+    assert mirage_kernels.program("scaled").__doc__ == "scaled(x, s): bf16 N=4 on sm_90a"
+
+
+def test_results_have_the_extents_of_inputs_under_torch_compile(scaled: Path) -> None:
+    mirage_kernels.load(scaled)
+    x = torch.empty(3, 4, dtype=torch.bfloat16, device="meta")
+    made = mirage_kernels.program("scaled")(x, s=2.0)
+    assert (made.shape, made.dtype) == ((3, 4), torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (torch.empty(3, 5, dtype=torch.bfloat16), "x has N = 5; 4 works"),
+        (torch.empty(3, 4), "x is of torch.float32; torch.bfloat16 works"),
+        (torch.empty(4, dtype=torch.bfloat16), r"x has 1 dims; \[M, N\] works"),
+        (None, "x is missing"),
+    ],
+)
+def test_tensors_that_no_kernel_takes_are_named(scaled: Path, x: torch.Tensor, said: str) -> None:
+    mirage_kernels.load(scaled)
+    with pytest.raises(ValueError, match=said):
+        mirage_kernels.program("scaled")(x, 1.0)
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="`mirage-kernels compile"):
+        mirage_kernels.load(tmp_path)
+    with pytest.raises(KeyError, match="none is loaded"):
+        mirage_kernels.program("scaled")
+
+
+def test_arguments_are_checked_by_name(scaled: Path) -> None:
+    mirage_kernels.load(scaled)
+    x = torch.empty(3, 4, dtype=torch.bfloat16)
+    with pytest.raises(TypeError, match="scaled takes x, s, each once"):
+        mirage_kernels.program("scaled")(x, 1.0, y=x)
+    with pytest.raises(TypeError, match="s is None"):
+        mirage_kernels.program("scaled")(x)
+    with pytest.raises(ValueError, match="on cpu; cuda works"):
+        mirage_kernels.program("scaled")(x, 1.0)
+
+
+RECIPE = """
+import torch
+def softened(x, w): return torch.nn.functional.softplus(x @ w).mean(-1)
+example_inputs = {"x": torch.empty(8, 72), "w": torch.empty(72, 40)}
+dynamic = {"x": {0: "M"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PyTorch function's kernels, generated and compiled."""
+    from mirage_kernels.generator.cli import main
+
+    nvcc()
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "mine.py").write_text(RECIPE)
+    words = ["generate", f"{folder}/mine.py:softened", "--dtype", "bf16", "--jobs", "1"]
+    assert main([*words, "--out", f"{folder}/out", "--store", f"{folder}/store"]) == 0
+    assert main(["compile", f"{folder}/out"]) == 0
+    return folder / "out"
+
+
+def test_a_function_s_kernel_is_compiled_and_loads(made: Path) -> None:
+    assert mirage_kernels.load(made) == ["softened"]
+
+
+@pytest.mark.gpu
+def test_a_function_s_kernel_computes_it(made: Path) -> None:
+    mirage_kernels.load(made)
+    x, w = torch.randn(13, 72).cuda().bfloat16(), torch.randn(72, 40).cuda().bfloat16()
+    exact = torch.nn.functional.softplus(x.double() @ w.double()).mean(-1)
+    found = mirage_kernels.program("softened")(x, w)
+    assert ((found.double() - exact).norm() / exact.norm()) < 5e-3
