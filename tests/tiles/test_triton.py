@@ -50,7 +50,9 @@ def difference(form: str, folder: Path) -> float:
         elif node.out.type.dtype is DType.INT32:
             given.append(torch.tensor(data).int())
         else:
-            given.append(torch.tensor(data).half())
+            rows = torch.tensor(data).half()
+            wide = torch.cat([rows, rows * torch.nan], dim=-1)  # rows with a stride of their own
+            given.append(wide[..., : rows.shape[-1]])
             inputs[node.name] = Array(node.out.type.names, (given[-1].double().numpy(),))
     with np.errstate(all="ignore"):
         values = [inputs[n.name] for n in graph.inputs]
