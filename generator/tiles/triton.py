@@ -1,17 +1,17 @@
 """The Triton writer: all kernels of a muGraph's tile programs as one Python module.
 
-A tile is a tensor of Triton, its dims in one order throughout a kernel and rounded up to powers of
-two; Triton places it, and needs no barriers. Blocks of a cluster become steps of a loop over parts,
-because Triton has no clusters. Programs run on the CPU under TRITON_INTERPRET=1.
+Triton places tensors and needs no barriers. Blocks of a cluster become one block, because Triton
+has no clusters. Programs run on the CPU under TRITON_INTERPRET=1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.ir import Axis, DType, Graph, Phase, TensorType, parts_of
+from mirage_kernels.generator.ir import Axis, Graph, Phase, retile
+from mirage_kernels.generator.schedules.general.products import with_products
+from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.program import (
     Add,
     BlockProgram,
@@ -26,278 +26,295 @@ from mirage_kernels.generator.tiles.program import (
     Statement,
     Store,
 )
-from mirage_kernels.generator.tiles.triton_formulas import Formulas, Names, expanded
+from mirage_kernels.generator.tiles.triton_blocks import Blocks
+from mirage_kernels.generator.tiles.triton_formulas import (
+    ALL,
+    GRID,
+    LOOP,
+    PART,
+    Formulas,
+    Names,
+    expanded,
+    number,
+)
+from mirage_kernels.generator.tiles.triton_host import Host, Launch
 
-DTYPES = {
-    DType.FP16: "torch.float16",
-    DType.BF16: "torch.bfloat16",
-    DType.FP32: "torch.float32",
-    DType.INT32: "torch.int32",
-}
+TILE = 64  # of every axis while a muGraph is lowered: the text has names for extents
+MINUS_INFINITY = number(-float("inf"))
+ZERO_AT_ZERO = ("neg", "square", "relu", "silu", "gelu", "gelu_tanh", "tanh", "abs", "mish", "elu")
 
 
-def emit_triton(graph: Graph, programs: Sequence[BlockProgram], name: str) -> str:
+def emit_triton(graph: Graph, name: str, head: Sequence[str] = ()) -> str:
     """Return a Python module with a function `name` from a muGraph's inputs to its results.
 
-    Inputs are torch tensors of any strides in the graph's order, or floats where they have no dims;
-    an optional one may be None. Raises PlanError for an op that Triton's table lacks.
+    It takes torch tensors of any strides and extents in the graph's order, and numbers for inputs
+    without dims; an optional input may be None. `head`: comment lines to begin with. Raises
+    PlanError for what no block can do, or an op that Triton's table lacks.
     """
+    graph = with_products(graph)
+    tiles = {a.tile_key: TILE for s in graph.spaces for a in s.axes if not a.reduced}
+    programs = block_programs(retile(graph, tiles), 32, 1)
     w = Writer(unit="    ")
-    w.write("import torch", "import triton", "import triton.language as tl")
-    kernels = [_Kernel(p, f"_{name}_{i}", w) for i, p in enumerate(programs)]
-    for kernel in kernels:
+    launches = []
+    for i, program in enumerate(programs):
+        symbol = f"_{name}_{i + 1}" if len(programs) > 1 else f"_{name}"
+        launches.append(_Kernel(program, w).write(symbol))
         w.write("", "")
-        kernel.write()
-    w.write("", "")
-    _Launcher(graph, kernels, w).write(name)
-    return w.text()
+    Host(graph, launches, w).write(name)
+    body = w.text()
+    imports = ["import triton", "import triton.language as tl", "", ""]
+    torch = ["import torch"] if "torch." in body else []
+    return "\n".join([*head, *([""] if head else []), *torch, *imports]) + "\n" + body
 
 
 class _Kernel(Formulas):
     """One block program as a function of Triton."""
 
-    # -- the kernel --------------------------------------------------------------------------------
+    def __init__(self, program: BlockProgram, writer: Writer) -> None:
+        self.blocks = Blocks(program)
+        self.filled = set[str]()  # operands with zeros beyond the extents that they are summed to
+        super().__init__(program, self.blocks.single, writer)
 
-    def write(self) -> None:
-        p, w = self.program, self.writer
-        strides = [f"{n}_stride_{d}" for n in self.tensors for d in p.type(n).names]
+    def write(self, symbol: str) -> Launch:
+        """Write the kernel; return what launches it."""
+        w = self.writer
+        sizes = [f"{kind}_{dim}" for kind, dim in self.kinds]
+        extents = self.program.extents.values()
+        static = [d.name for d in extents if not d.dynamic]
+        launch = Launch(
+            symbol,
+            tensors=list(self.tensors),
+            numbers=[*self.scalars, *(d.name for d in extents if d.dynamic)],
+            constants=[*static, *sizes],
+            counts=[self.count(a) for a in self.axes],
+            blocks=self.blocks.lines(self),
+        )
+        arguments = [f"{t}_ptr" for t in self.tensors]
+        arguments += [f"{t}_stride_{d}" for t, dims in self.tensors.items() for d in dims]
+        arguments += [*launch.numbers, *(f"{c}: tl.constexpr" for c in launch.constants)]
         w.line("@triton.jit")
-        arguments = [f"{n}_ptr" for n in self.tensors] + strides + self.scalars + self.dynamic
-        w.call(f"def {self.symbol}(", arguments, "):")
+        self.line(f"def {symbol}({', '.join(arguments)}):")
         w.depth += 1
-        w.line("program = tl.program_id(0).to(tl.int64)")
-        self.indices("program", [a for a in p.space.grid if a not in self.joined])
-        for dim, size in sorted(self.coordinates()):
-            w.line(f"{dim}_{size} = tl.arange(0, {self.block(dim, size)}).to(tl.int64)")
-        if self.joined:
-            self.parts()
-        else:
-            self.alone()
+        self.places()
+        said = self.program.statements
+        self.phase(said[Phase.BEFORE])
+        self.loop(said[Phase.LOOP])
+        self.phase(said[Phase.AFTER])
+        self.phase(said[Phase.JOINED])
         w.depth -= 1
+        return launch
 
-    def coordinates(self) -> set[tuple[str, int]]:
-        p = self.program
-        types = (p.type(v) for v in p.body.values if v not in p.body.outputs)
-        return {(d.name, d.size) for t in types for d in t.dims}
+    # -- places ------------------------------------------------------------------------------------
 
-    def indices(self, number: str, axes: Sequence[Axis]) -> None:
-        """Write the index along each axis of a block's number."""
-        for i, axis in enumerate(axes):
-            last = i == len(axes) - 1
-            self.writer.line(
-                f"{axis.name}_index = {number}" + (f" % {self.count(axis)}" * (not last))
-            )
-            if not last:
-                self.writer.line(f"{number} = {number} // {self.count(axis)}")
+    @property
+    def axes(self) -> list[Axis]:
+        """The axes that blocks of Triton are numbered along."""
+        return [a for a in self.program.space.grid if a not in self.joined]
 
     def count(self, axis: Axis) -> str:
-        return f"tl.cdiv({self.extent(axis.dim)}, {axis.tile})"
+        """Return the number of blocks along an axis."""
+        if axis.dim in self.single and not axis.reduced:
+            return axis.dim
+        return f"cdiv({axis.dim}, {PART if axis.reduced else GRID}_{axis.dim})"
 
-    def parts(self) -> None:
-        """Write the loop over the blocks of a cluster; the last has what all made together."""
-        w, said = self.writer, self.program.statements[Phase.JOINED]
-        for s in said:
-            if isinstance(s, Combine):
-                w.line(f"{s.tile}_total = {self.full(s.tile, 0.0)}")
-                if s.peak:
-                    w.line(f"{s.tile}_peak = {self.full(s.peak, -float('inf'))}")
-        w.line(f"parts = {' * '.join(map(self.count, self.joined))}")
-        with w.block("for part_number in range(parts):", ""):
-            w.line("part = tl.cast(part_number, tl.int64)")
-            self.indices("part", self.joined)
-            self.alone()
-            for s in said:
-                if isinstance(s, Combine):
-                    self.combine(s)
-            with w.block("if part_number == parts - 1:", ""):
-                self.phase(s for s in said if not isinstance(s, Combine))
+    def places(self) -> None:
+        """Write which elements a block has, axis by axis."""
+        self.assign("block", "tl.program_id(0).to(tl.int64)")
+        for i, axis in enumerate(self.axes):
+            count = f"tl.{c}" if (c := self.count(axis)).startswith("cdiv") else c
+            last, name = i + 1 == len(self.axes), self.place(GRID, axis.dim)
+            number = "block" if last else f"block % {count}"
+            if axis.reduced:
+                self.assign(f"{self.place(PART, axis.dim)}_index", number)
+            elif axis.dim in self.single:
+                self.assign(name, number)
+            else:
+                size = f"{GRID}_{axis.dim}"
+                self.assign(name, f"{number} * {size} + tl.arange(0, {size})")
+            if not last:
+                self.assign("block", f"block // {count}")
+        for kind, dim in self.kinds:
+            lanes = f"tl.arange(0, {kind}_{dim})"
+            if kind == ALL:
+                self.assign(self.place(kind, dim), f"{lanes}.to(tl.int64)")
+            elif kind == PART:
+                self.assign(self.place(kind, dim), f"part_{dim.lower()}_index * PART_{dim} + {lanes}")
 
-    def alone(self) -> None:
-        """Write what a block does by itself."""
-        said, loop, w = self.program.statements, self.program.space.loop, self.writer
-        self.phase(said[Phase.BEFORE])
-        if loop is not None:
-            length = self.extent(loop.dim)
-            for axis in self.program.space.reduced:
-                if axis.dim == loop.dim:
-                    length = f"min({axis.tile}, {length} - {axis.name}_index * {axis.tile})"
-            with w.block(f"for step in range(tl.cdiv({length}, {loop.tile})):", ""):
-                w.line("loop_index = tl.cast(step, tl.int64)")
-                self.phase(said[Phase.LOOP])
-        self.phase(said[Phase.AFTER])
+    def loop(self, said: Sequence[Statement]) -> None:
+        """Write the loop, if there is one."""
+        loop = self.program.space.loop
+        if loop is None:
+            return
+        dim, first, end = loop.dim, "0", loop.dim
+        if any(a.dim == dim for a in self.parted):
+            first = f"part_{dim.lower()}_index * PART_{dim}"
+            end = f"min({first} + PART_{dim}, {dim})"
+        with self.writer.block(f"for first in range({first}, {end}, {LOOP}_{dim}):", ""):
+            self.assign(
+                self.place(LOOP, dim), f"first + tl.arange(0, {LOOP}_{dim}).to(tl.int64)"
+            )
+            self.phase(said)
+
+    # -- statements --------------------------------------------------------------------------------
 
     def phase(self, said: Iterable[Statement]) -> None:
+        """Write statements; barriers and moves within a block are Triton's own."""
         writers: dict[type[Statement], Callable[..., None]] = {
             Load: lambda s: self.assign(s.value, self.load(s.value)),
             Fill: self.fill,
             Clear: lambda s: self.assign(s.target, self.full(s.target, s.value)),
             Reduce: self.reduce,
             Add: self.add,
-            Scale: self.scale,
+            Scale: lambda s: self.assign(s.fragment, self.scaled(s.fragment, s.factor)),
             Contract: self.contract,
             Store: self.store,
             Spill: lambda s: self.round(s.tile),
+            Combine: self.combine,
         }
         self.at_hand.clear()
-        for s in said:
-            if type(s) in writers:  # barriers and moves within a block are Triton's own
-                writers[type(s)](s)
-                for name in list(self.at_hand):
-                    if {*s.writes} & {*self.program.leaves(name)}:
-                        self.at_hand.discard(name)
+        for s in (s for s in said if type(s) in writers):
+            writers[type(s)](s)
+            stale = {n for n in self.at_hand if {*s.writes} & {*self.program.leaves(n)}}
+            self.at_hand -= stale
 
-    # -- statements --------------------------------------------------------------------------------
+    def full(self, value: str, of: float) -> str:
+        """Return a tensor of one number."""
+        shape = self.shape(value)
+        return f"tl.full(({', '.join(shape)}{',' * (len(shape) == 1)}), {number(of)}, tl.float32)"
 
-    def full(self, value: str, number: float) -> str:
-        text = f"float('{number}')" if number in (float("inf"), -float("inf")) else repr(number)
-        return f"tl.full({self.shape(value)}, {text}, tl.float32)"
+    def vanishes(self, value: str, dim: str) -> bool:
+        """Say whether a value is known to be zero beyond a dim's extent."""
+        node = self.program.node(value)
+        if node.op == "input":
+            return value not in self.program.iotas and self.has(value, dim)
+        if value in self.filled and dim in self.summed(value):
+            return True
+        args = [a for a in node.args if dim in self.dims(a)]
+        zero = [self.vanishes(a, dim) for a in args]
+        if node.op == "mul":
+            return any(zero) and all(map(self.finite, args))
+        return node.op in ZERO_AT_ZERO and all(zero) or (
+            node.op == "div" and args == [node.args[0]] and all(zero)
+        )
+
+    def finite(self, value: str) -> bool:
+        """Say whether a value is a finite number where all tensors are zero."""
+        node = self.program.node(value)
+        finite = node.op in ("input", "const", "size", "add", "sub", "mul", *ZERO_AT_ZERO)
+        return finite and all(map(self.finite, node.args))
+
+    def summed(self, value: str) -> list[str]:
+        """Return the dims that products sum a value along."""
+        users = [u for u in self.program.body.users(value) if u.op == "contract"]
+        return list(dict.fromkeys(u.over for u in users))
 
     def fill(self, s: Fill) -> None:
-        made = self.formula(s.value, again=True)
-        users = [u for u in self.program.body.users(s.value) if u.op == "contract"]
-        over = list(dict.fromkeys((*s.ends, *(u.over for u in users))))
+        """Write an operand of a product: zeros beyond the dims that products sum along."""
+        over = [d for d in self.summed(s.value) if not self.vanishes(s.value, d)]
+        self.assign(s.value, self.formula(s.value, again=True))
         mask = self.inside(s.value, over, self.dims(s.value))
-        made = f"tl.where({mask}, {made}, 0.0)" if mask else made
-        self.assign(s.value, f"({made}){self.narrowed(s.value)}")
+        if mask:
+            self.assign(s.value, f"tl.where({mask}, {s.value}, 0.0)")
+        self.round(s.value)
+        self.filled.add(s.value)
 
     def reduce(self, s: Reduce) -> None:
-        values = [s.value, *([s.other] if s.other else [])]
-        wanted = self.union(values)
-        made = " * ".join(self.read(v, wanted) for v in values)
-        first = next(v for v in values if s.over in self.dims(v))
-        mask = self.inside(first, [s.over], wanted)
-        identity = "float('-inf')" if s.op == "max" else "0.0"
-        made = f"tl.where({mask}, {made}, {identity})" if mask else made
-        made = f"tl.{s.op}({made}, axis={wanted.index(s.over)})"
+        """Write a sum or a maximum along a dim, into what the tile holds if it is carried."""
+        made = self.reduced(s)
         if not s.carried:
-            return self.assign(s.tile, f"({made}){self.narrowed(s.tile)}")
+            narrow = self.narrowed(s.tile)
+            return self.assign(s.tile, f"{made}{narrow}" if narrow else made)
         if s.op == "sum":
-            return self.assign(s.tile, f"{self.scaled(s.tile, s.factor)} + {made}")
-        self.assign(f"{s.tile}_before", s.tile)
+            return self.increase(s.tile, s.factor, made)
+        if s.rescale:
+            self.assign(f"{s.tile}_before", s.tile)
         self.assign(s.tile, f"tl.maximum({s.tile}, {made})")
         if s.rescale:
             factor = f"tl.exp({s.tile}_before - {s.tile})"
-            self.assign(s.rescale, f"tl.where({s.tile} == float('-inf'), 1.0, {factor})")
+            self.assign(s.rescale, f"tl.where({s.tile} == {MINUS_INFINITY}, 1.0, {factor})")
         return None
+
+    def reduced(self, s: Reduce) -> str:
+        """Return the sum or the maximum of a step."""
+        values = [s.value, *([s.other] if s.other else [])]
+        wanted = self.union(values)
+        made = " * ".join(self.read(v, wanted) for v in values)
+        own = [v for v in values if s.over in self.dims(v)]
+        if not own:
+            return made
+        if s.op == "max" or not all(self.vanishes(v, s.over) for v in own):
+            mask = self.inside(own[0], [s.over], wanted)
+            none = MINUS_INFINITY if s.op == "max" else "0.0"
+            self.assign(f"{s.tile}_terms", f"tl.where({mask}, {made}, {none})")
+            made = f"{s.tile}_terms"
+        return f"tl.{s.op}({made}, axis={wanted.index(s.over)})"
 
     def round(self, tile: str) -> None:
         """Write the rounding of sums to their tile's dtype."""
         if self.narrowed(tile):
             self.assign(tile, f"{tile}{self.narrowed(tile)}")
 
-    def scaled(self, name: str, factor: str) -> str:
-        if not factor:
-            return name
-        own = self.factor_dims(factor)
-        return f"{name} * {expanded(factor, own, self.dims(name))}"
+    def increase(self, name: str, factor: str, by: str) -> None:
+        """Write a sum with what a tile holds, times a factor if there is one."""
+        if factor:
+            self.assign(name, self.scaled(name, factor))
+        self.line(f"{name} += {by}")
 
-    def factor_dims(self, factor: str) -> Names:
-        return tuple(sorted(self.program.tiles[factor].names, key=self.order.index))
+    def scaled(self, name: str, factor: str) -> str:
+        """Return a value times a factor with some of its dims."""
+        peak = factor.removesuffix("_rescale")
+        return f"{name} * {expanded(factor, self.dims(peak), self.dims(name))}"
 
     def add(self, s: Add) -> None:
-        self.assign(
-            s.tile, f"{self.scaled(s.tile, s.factor)} + {self.read(s.value, self.dims(s.tile))}"
-        )
-
-    def scale(self, s: Scale) -> None:
-        self.assign(s.fragment, self.scaled(s.fragment, s.factor))
+        """Write a sum with what a tile holds."""
+        self.increase(s.tile, s.factor, self.read(s.value, self.dims(s.tile)))
 
     def contract(self, s: Contract) -> None:
         """Write a product of operands as [batch, rows, depth] and [batch, depth, columns]."""
-        batch, rows, columns, over = self.groups(s)
-        a = self.flat(s.a, (batch, rows, over))
-        b = self.flat(s.b, (batch, over, columns))
-        made, order = f"tl.dot({a}, {b})", (*batch, *rows, *columns)
-        shape = [self.block(d, self.size(s, d)) for d in order]
         wanted = self.dims(s.fragment)
-        if len(shape) > 2:
-            made = f"tl.reshape({made}, {tuple(shape)})"
+        a, b = s.a, s.b
+        batch = tuple(d for d in wanted if d in self.dims(a) and d in self.dims(b))
+        lines = [tuple(d for d in wanted if d in self.dims(v) and d not in batch) for v in (a, b)]
+        if (*batch, *lines[0], *lines[1]) != wanted:
+            a, b, lines = b, a, lines[::-1]
+        rows, columns = lines
+        left = self.flat(a, (batch, rows, (s.over,)))
+        right = self.flat(b, (batch, (s.over,), columns))
+        order = (*batch, *rows, *columns)
+        if order == wanted and len(order) == 2:
+            return self.assign(s.fragment, f"tl.dot({left}, {right}, {s.fragment})")
+        made, shape = f"{s.fragment}_step", dict(zip(wanted, self.shape(s.fragment), strict=True))
+        self.assign(made, f"tl.dot({left}, {right})")
+        if len(order) != 2 + bool(batch):
+            made = f"tl.reshape({made}, ({', '.join(shape[d] for d in order)}))"
         if order != wanted:
             made = f"tl.permute({made}, {tuple(order.index(d) for d in wanted)})"
-        self.assign(s.fragment, f"{s.fragment} + {made}")
+        return self.line(f"{s.fragment} += {made}")
 
     def flat(self, value: str, groups: Sequence[Names]) -> str:
-        order, own = [d for g in groups for d in g], self.dims(value)
+        """Return an operand with a dim for each group of its dims, the batch only if it has any."""
+        order, own = tuple(d for g in groups for d in g), self.dims(value)
         text, blocks = value, dict(zip(own, self.shape(value), strict=True))
-        if order != list(own):
+        if order != own:
             text = f"tl.permute({text}, {tuple(own.index(d) for d in order)})"
-        shape = tuple(prod(blocks[d] for d in g) for g in groups if g or g is not groups[0])
-        if shape != tuple(blocks[d] for d in order):
-            text = f"tl.reshape({text}, {shape})"
+        shape = [" * ".join(blocks[d] for d in g) for g in groups if g]
+        if len(shape) != len(order):
+            text = f"tl.reshape({text}, ({', '.join(shape)}))"
         return text
 
     def combine(self, s: Combine) -> None:
-        """Add a part's value to the total of the parts so far, both relative to one peak."""
-        value, total = self.read(s.value, self.dims(s.tile)), f"{s.tile}_total"
+        """Write the sum over blocks of a cluster, which here are one; none where there is none."""
+        value = self.read(s.value, self.dims(s.tile))
         if s.peak:
-            peak, own, wanted = f"{s.tile}_peak", self.dims(s.peak), self.dims(s.tile)
-            self.assign(f"{s.tile}_before", peak)
-            now = self.read(s.peak, own)
-            self.assign(peak, f"tl.maximum({peak}, {now})")
-            for name, old in (("rescale", f"{s.tile}_before"), ("weight", now)):
-                none = f"{old} == float('-inf')"
-                self.assign(f"{s.tile}_{name}", f"tl.where({none}, 0.0, tl.exp({old} - {peak}))")
-            weight = expanded(f"{s.tile}_weight", own, wanted)
-            value = f"tl.where({weight} == 0, 0.0, {value} * {weight})"
-            total = f"{total} * {expanded(f'{s.tile}_rescale', own, wanted)}"
-        self.assign(f"{s.tile}_total", f"{total} + {value}")
-        self.assign(s.tile, f"{s.tile}_total")
+            peak = self.read(s.peak, self.dims(s.tile))
+            value = f"tl.where({peak} == {MINUS_INFINITY}, 0.0, {value})"
+        self.assign(s.tile, value)
 
     def store(self, s: Store) -> None:
+        """Write a result to device memory."""
         own = self.dims(s.value)
         mask = self.inside(s.output, own, own)
-        value = f"{self.read(s.value, own)}.to({s.output}_ptr.dtype.element_ty)"
+        made = f"{self.read(s.value, own)}"
+        value = f"{made}.to({self.program.tensors[s.output]}_ptr.dtype.element_ty)"
         given = f"{value}, mask={mask}" if mask else value
         self.line(f"tl.store({self.pointers(s.output, own)}, {given})")
-
-
-class _Launcher:
-    """The function that allocates a muGraph's tensors and launches its kernels."""
-
-    def __init__(self, graph: Graph, kernels: Sequence[_Kernel], writer: Writer) -> None:
-        self.graph, self.kernels, self.writer = graph, kernels, writer
-
-    def write(self, name: str) -> None:
-        w, g = self.writer, self.graph
-        w.call(f"def {name}(", [n.name for n in g.inputs], "):")
-        w.depth += 1
-        w.line(f'"""Return {", ".join(g.outputs)}."""')
-        tensors = [n for n in g.inputs if n.out.type.dims]
-        device = next(n.name for n in tensors if not n.optional)
-        for dim in dict.fromkeys(d.name for n in tensors for d in n.out.type.dims):
-            node = min((n for n in tensors if dim in n.out.type.names), key=lambda n: n.optional)
-            w.line(f"{dim} = {node.name}.shape[{node.out.type.names.index(dim)}]")
-        for n in (n for n in tensors if n.optional):
-            with w.block(f"if {n.name} is None:", ""):
-                kind = f"dtype={self.dtype(n.out.type, device)}, device={device}.device"
-                w.line(f"{n.name} = torch.zeros((), {kind}).expand({', '.join(n.out.type.names)})")
-        for kernel in self.kernels:
-            self.launch(kernel, device)
-        w.line(f"return {', '.join(g.outputs)}")
-        w.depth -= 1
-
-    def dtype(self, type_: TensorType, device: str) -> str:
-        first = self.graph.values[device].type.dtype
-        return f"{device}.dtype" if type_.dtype is first else DTYPES[type_.dtype]
-
-    def launch(self, kernel: _Kernel, device: str) -> None:
-        p, w = kernel.program, self.writer
-        for axis in (a for a in p.space.reduced if a not in kernel.joined):
-            w.line(f"{parts_of(axis.dim)} = triton.cdiv({axis.dim}, {axis.tile})")
-        for out in p.body.outputs:
-            type_ = self.graph.values[p.tensors[out]].type
-            shape = ", ".join(type_.names)
-            w.line(
-                f"{p.tensors[out]} = torch.empty("
-                f"({shape},), dtype={self.dtype(type_, device)}, device={device}.device)"
-            )
-        axes = [a for a in p.space.grid if a not in kernel.joined]
-        grid = " * ".join(f"triton.cdiv({a.dim}, {a.tile})" for a in axes) or "1"
-        given = [p.tensors[n] for n in kernel.tensors]
-        given += [
-            f"{p.tensors[n]}.stride({i})"
-            for n in kernel.tensors
-            for i in range(len(p.type(n).names))
-        ]
-        given += [p.tensors[n] for n in kernel.scalars] + kernel.dynamic
-        w.call(f"{kernel.symbol}[({grid},)](", given, ")")

@@ -33,10 +33,10 @@ def difference(form: str, folder: Path) -> float:
     """Run a form's Triton program; return its greatest error, relative to the greatest result."""
     import torch
 
-    graph, made, sizes = programs(form)
+    graph, _, sizes = programs(form)
     sizes |= {d: n for d, n in FEW.items() if d in sizes}
     path = folder / f"{form}.py"
-    path.write_text(emit_triton(graph, made, form))
+    path.write_text(emit_triton(graph, form))
     spec = spec_from_file_location(form, path)
     assert spec is not None
     assert spec.loader is not None

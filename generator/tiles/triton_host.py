@@ -1,0 +1,118 @@
+"""The host's side of a Triton program: one function that allocates results and launches kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage_kernels.generator.emit.statements import dims_text
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.ir import DType, Graph, Node, TensorType
+from mirage_kernels.generator.tiles.triton_text import python_lines
+
+DTYPES = {
+    DType.FP16: "torch.float16",
+    DType.BF16: "torch.bfloat16",
+    DType.FP32: "torch.float32",
+    DType.INT32: "torch.int32",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What launches a kernel: its arguments in order, its grid, and what sizes its tensors."""
+
+    symbol: str
+    tensors: list[str]
+    numbers: list[str]  # inputs without dims, dynamic extents
+    constants: list[str]  # static extents, extents of Triton's tensors
+    counts: list[str]  # blocks along each axis
+    blocks: list[str]  # assignments
+
+
+class Host:
+    """The function that a user calls."""
+
+    def __init__(self, graph: Graph, launches: Sequence[Launch], writer: Writer) -> None:
+        self.graph, self.launches, self.writer = graph, launches, writer
+        self.tensors = [n for n in graph.inputs if n.out.type.dims]
+        self.first = next(n for n in self.tensors if not n.optional)
+
+    def write(self, name: str) -> None:
+        """Write the function."""
+        w, g = self.writer, self.graph
+        last = max((i for i, n in enumerate(g.inputs) if not n.optional), default=-1)
+        given = [f"{n.name}=None" if i > last else n.name for i, n in enumerate(g.inputs)]
+        self.line(f"def {name}({', '.join(given)}):")
+        w.depth += 1
+        made = " and ".join(f"{o} {dims_text(g.values[o].type.names)}" for o in g.outputs)
+        w.line(f'"""Return {made}."""')
+        self.extents()
+        for launch in self.launches:
+            self.launch(launch)
+        w.line(f"return {', '.join(g.outputs)}")
+        w.depth -= 1
+
+    def extents(self) -> None:
+        """Write what the extents of dims are; raise ValueError where tensors do not agree."""
+        w, known = self.writer, set[str]()
+        for n in sorted(self.tensors, key=lambda n: n.optional):
+            names = n.out.type.names
+            new = [d for d in dict.fromkeys(names) if d not in known]
+            if len(new) == len(names):
+                self.line(f"{', '.join(names)}{',' * (len(names) == 1)} = {n.name}.shape")
+            else:
+                w.write(*(f"{d} = {n.name}.shape[{names.index(d)}]" for d in new))
+            known |= {*new}
+        for n in (n for n in self.graph.inputs if n.optional):
+            with w.block(f"if {n.name} is None:", ""):
+                self.line(f"{n.name} = {self.zeros(n)}")
+        rows = [f'("{n.name}", {n.name}, {shape_of(n.out.type)})' for n in self.tensors]
+        w.line("for name, tensor, shape in (")
+        w.write(*(f"{w.unit}{row}," for row in rows))
+        with w.block("):", ""), w.block("if tensor.shape != shape:", ""):
+            w.line('raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")')
+
+    def zeros(self, node: Node) -> str:
+        """Return what an input that was left out counts as."""
+        type_ = node.out.type
+        if not type_.dims:
+            return "0.0" if type_.dtype.is_real else "0"
+        return f"{self.like('new_zeros', '()', type_)}.expand({shape_of(type_)})"
+
+    def like(self, method: str, shape: str, type_: TensorType) -> str:
+        """Return a call that makes a tensor of a type on the inputs' device."""
+        same = type_.dtype is self.first.out.type.dtype
+        dtype = "" if same else f", dtype={DTYPES[type_.dtype]}"
+        return f"{self.first.name}.{method}({shape}{dtype})"
+
+    def launch(self, launch: Launch) -> None:
+        """Write the launch of a kernel, behind the tensors that it makes."""
+        types = self.graph.values
+        made = {v.name for n in self.graph.blocks for v in n.outs}
+        for line in launch.blocks:
+            self.line(line)
+        for name, dim in self.parts(launch):
+            self.line(f"{name}_parts = triton.cdiv({name}, {dim})")
+        writes = self.graph.blocks[self.launches.index(launch)].outs
+        for name in (v.name for v in writes if v.name in made):
+            self.line(f"{name} = {self.like('new_empty', shape_of(types[name].type), types[name].type)}")
+        counts = [f"triton.{c}" if c.startswith("cdiv") else c for c in launch.counts]
+        self.line(f"grid = ({' * '.join(counts) or '1'},)")
+        given = [*launch.tensors, *(f"*{t}.stride()" for t in launch.tensors)]
+        given += [*launch.numbers, *launch.constants, "num_warps=num_warps"]
+        self.line(f"{launch.symbol}[grid]({', '.join(given)})")
+
+    def parts(self, launch: Launch) -> list[tuple[str, str]]:
+        """Return the dims whose sums a kernel stores in parts, with the elements of a part."""
+        return [(c.removeprefix("PART_"), c) for c in launch.constants if c.startswith("PART_")]
+
+    def line(self, text: str) -> None:
+        """Write a line of Python."""
+        w = self.writer
+        w.lines += [w.unit * w.depth + row for row in python_lines(text, w.room)]
+
+
+def shape_of(type_: TensorType) -> str:
+    """Return a tensor's extents as a tuple."""
+    return f"({', '.join(type_.names)}{',' * (len(type_.names) == 1)})"
