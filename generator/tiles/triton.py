@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Graph, Phase, retile
-from mirage_kernels.generator.schedules.general.products import with_products
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.program import (
     Add,
@@ -49,9 +48,9 @@ def emit_triton(graph: Graph, name: str, head: Sequence[str] = ()) -> str:
 
     It takes torch tensors of any strides and extents in the graph's order, and numbers for inputs
     without dims; an optional input may be None. `head`: comment lines to begin with. Raises
-    PlanError for what no block can do, or an op that Triton's table lacks.
+    PlanError for what no block can do, or an op that Triton's table lacks. Products by a library
+    have to be blocks already (`products.with_products`).
     """
-    graph = with_products(graph)
     tiles = {a.tile_key: TILE for s in graph.spaces for a in s.axes if not a.reduced}
     programs = block_programs(retile(graph, tiles), 32, 1)
     w = Writer(unit="    ")

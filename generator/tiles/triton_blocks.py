@@ -121,6 +121,7 @@ class Blocks:
         others = self.others("STEP", dim, ("ALL", "BLOCK", "PART"))
         most, all_ = (MOST_DEPTH, MOST_COPIED) if self.groups else (MOST_OF_ROW, ROW_ELEMENTS)
         limits = [str(most), *([f"{all_}{divisor([others])}"] if others else [])]
+        limits += [f"PART_{a.dim}" for a in self.kernel.parted if a.dim == dim]
         made = f"min({', '.join(limits)}, triton.next_power_of_2({dim}))"
         return at_least(str(LEAST) if self.groups else "1" if others else "", made)
 

@@ -1,8 +1,7 @@
 # mirage-kernels generate ntrans
-# Schedule  a program per tile of the result, of any shape.
+# Schedule  tiles chosen for the extents of a call, any extents, any strides.
 # Formula   [M, K] = norm(h + alpha * (norm(x) - h)), where norm(x) = x / sqrt(sum(x^2))
 
-import torch
 import triton
 import triton.language as tl
 
@@ -13,66 +12,75 @@ def _ntrans(
     x_ptr,
     alpha_ptr,
     out_ptr,
+    h_stride_M,
+    h_stride_K,
+    x_stride_M,
+    x_stride_K,
+    alpha_stride_K,
+    out_stride_M,
+    out_stride_K,
     M,
-    h_stride,
-    x_stride,
     K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K_whole: tl.constexpr,
+    ALL_K: tl.constexpr,
 ):
-    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    k_whole = tl.arange(0, BLOCK_K_whole)
-    h_tile = tl.load(
-        h_ptr + m[:, None] * h_stride + k_whole, mask=(m[:, None] < M) & (k_whole < K), other=0.0
-    )  # [M, K]
-    x_tile = tl.load(
-        x_ptr + m[:, None] * x_stride + k_whole, mask=(m[:, None] < M) & (k_whole < K), other=0.0
-    )  # [M, K]
-    alpha_line = tl.load(alpha_ptr + k_whole, mask=k_whole < K, other=0.0)  # [K]
-    x_squared = x_tile.to(tl.float32) * x_tile.to(tl.float32)  # [M, K]
-    sum_x_squared = tl.sum(tl.where(k_whole < K, x_squared, 0.0), axis=1)  # [M]
-    root_sum_x_squared = tl.sqrt(sum_x_squared)  # [M]
-    normed_x = x_tile.to(tl.float32) / root_sum_x_squared[:, None]  # [M, K]
-    normed_x_minus_h = normed_x - h_tile.to(tl.float32)  # [M, K]
-    scaled_normed_x_minus_h = alpha_line.to(tl.float32)[None, :] * normed_x_minus_h  # [K, M]
-    scaled_normed_x_minus_h_plus = h_tile.to(tl.float32) + scaled_normed_x_minus_h  # [M, K]
+    block = tl.program_id(0).to(tl.int64)
+    offs_m = block
+    all_k = tl.arange(0, ALL_K).to(tl.int64)
+    h_tile = tl.load(h_ptr + offs_m * h_stride_M + all_k * h_stride_K, mask=all_k < K, other=0)
+    x_tile = tl.load(x_ptr + offs_m * x_stride_M + all_k * x_stride_K, mask=all_k < K, other=0)
+    alpha = tl.load(alpha_ptr + all_k * alpha_stride_K, mask=all_k < K, other=0)
+    x_squared = x_tile.to(tl.float32) * x_tile.to(tl.float32)
+    sum_x_squared = tl.sum(x_squared, axis=0)
+    root_sum_x_squared = tl.sqrt(sum_x_squared)
+    normed_x = x_tile.to(tl.float32) / root_sum_x_squared
+    normed_x_minus_h = normed_x - h_tile.to(tl.float32)
+    scaled_normed_x_minus_h = alpha.to(tl.float32) * normed_x_minus_h
+    scaled_normed_x_minus_h_plus = h_tile.to(tl.float32) + scaled_normed_x_minus_h
     scaled_normed_x_minus_h_plus_squared = (
         scaled_normed_x_minus_h_plus * scaled_normed_x_minus_h_plus
     )
-    sum_scaled_normed_x_minus_h_plus_squared = tl.sum(
-        tl.where(k_whole < K, scaled_normed_x_minus_h_plus_squared, 0.0), axis=1
+    sum_scaled_normed_x_minus_h_plus_squared_terms = tl.where(
+        all_k < K, scaled_normed_x_minus_h_plus_squared, 0.0
     )
-    root = tl.sqrt(sum_scaled_normed_x_minus_h_plus_squared)  # [M]
-    normed_scaled_normed_x_minus_h_plus = scaled_normed_x_minus_h_plus / root[:, None]  # [M, K]
+    sum_scaled_normed_x_minus_h_plus_squared = tl.sum(
+        sum_scaled_normed_x_minus_h_plus_squared_terms, axis=0
+    )
+    root = tl.sqrt(sum_scaled_normed_x_minus_h_plus_squared)
+    normed_scaled_normed_x_minus_h_plus = scaled_normed_x_minus_h_plus / root
     tl.store(
-        out_ptr + m[:, None] * K + k_whole,
+        out_ptr + offs_m * out_stride_M + all_k * out_stride_K,
         normed_scaled_normed_x_minus_h_plus.to(out_ptr.dtype.element_ty),
-        mask=(k_whole < K) & (m[:, None] < M),
-    )  # [M, K]
+        mask=all_k < K,
+    )
 
 
-def ntrans(
-    h: torch.Tensor,
-    x: torch.Tensor,
-    alpha: torch.Tensor,
-) -> torch.Tensor:
+def ntrans(h, x, alpha):
     """Return out [M, K]."""
-    M = h.shape[0]
-    K = h.shape[1]
-    BLOCK_M = 1
-    BLOCK_K_whole = triton.next_power_of_2(K)
-    out = torch.empty(M, K, dtype=h.dtype, device=h.device)
-    grid = (triton.cdiv(M, BLOCK_M),)
+    M, K = h.shape
+    for name, tensor, shape in (
+        ("h", h, (M, K)),
+        ("x", x, (M, K)),
+        ("alpha", alpha, (K,)),
+    ):
+        if tensor.shape != shape:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
+    ALL_K = triton.next_power_of_2(K)
+    elements = ALL_K
+    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
+    out = h.new_empty((M, K))
+    grid = (M,)
     _ntrans[grid](
         h,
         x,
         alpha,
         out,
+        *h.stride(),
+        *x.stride(),
+        *alpha.stride(),
+        *out.stride(),
         M,
-        h.stride(0),
-        x.stride(0),
         K,
-        BLOCK_M,
-        BLOCK_K_whole,
+        ALL_K,
+        num_warps=num_warps,
     )
     return out
