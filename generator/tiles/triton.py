@@ -7,6 +7,7 @@ has no clusters. Programs run on the CPU under TRITON_INTERPRET=1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Graph, Phase, retile
@@ -71,6 +72,7 @@ class _Kernel(Formulas):
 
     def __init__(self, program: BlockProgram, writer: Writer) -> None:
         self.blocks = Blocks(program)
+        self.cleared = set[str]()  # fragments that the next product begins
         self.filled = set[str]()  # operands with zeros beyond the extents that they are summed to
         super().__init__(program, self.blocks.single, writer)
 
@@ -89,17 +91,20 @@ class _Kernel(Formulas):
             blocks=self.blocks.lines(self),
         )
         arguments = [f"{t}_ptr" for t in self.tensors]
-        arguments += [f"{t}_stride_{d}" for t, dims in self.tensors.items() for d in dims]
+        arguments += [f"{t}_strides" for t in self.tensors]
         arguments += [*launch.numbers, *(f"{c}: tl.constexpr" for c in launch.constants)]
         w.line("@triton.jit")
         self.line(f"def {symbol}({', '.join(arguments)}):")
         w.depth += 1
         self.places()
-        said = self.program.statements
+        start, said = len(w.lines), self.program.statements
         self.phase(said[Phase.BEFORE])
         self.loop(said[Phase.LOOP])
         self.phase(said[Phase.AFTER])
         self.phase(said[Phase.JOINED])
+        if self.rounds:
+            storage = f"{self.local('storage')} = {self.storage}_ptr.dtype.element_ty"
+            w.lines.insert(start, w.unit + storage)
         w.depth -= 1
         return launch
 
@@ -117,41 +122,50 @@ class _Kernel(Formulas):
         return f"cdiv({axis.dim}, {PART if axis.reduced else GRID}_{axis.dim})"
 
     def places(self) -> None:
-        """Write which elements a block has, axis by axis."""
-        self.assign("block", "tl.program_id(0).to(tl.int64)")
+        """Write which elements a block has along the dims of its tensors."""
+        rest, block = "tl.program_id(0).to(tl.int64)", self.local("block")
+        if len(self.axes) > 1:
+            self.assign(block, rest)
+            rest = block
         for i, axis in enumerate(self.axes):
-            count = f"tl.{c}" if (c := self.count(axis)).startswith("cdiv") else c
-            last, name = i + 1 == len(self.axes), self.place(GRID, axis.dim)
-            number = "block" if last else f"block % {count}"
-            if axis.reduced:
-                self.assign(f"{self.place(PART, axis.dim)}_index", number)
-            elif axis.dim in self.single:
-                self.assign(name, number)
-            else:
-                size = f"{GRID}_{axis.dim}"
-                self.assign(name, f"{number} * {size} + tl.arange(0, {size})")
-            if not last:
-                self.assign("block", f"block // {count}")
+            count = self.count(axis).replace("cdiv", "tl.cdiv")
+            last = i + 1 == len(self.axes)
+            if i and not last:
+                self.assign(block, rest)
+                rest = block
+            self.cut(axis, rest if last else f"{rest} % {count}")
+            rest = f"{block} // {count}"
         for kind, dim in self.kinds:
             lanes = f"tl.arange(0, {kind}_{dim})"
             if kind == ALL:
                 self.assign(self.place(kind, dim), f"{lanes}.to(tl.int64)")
             elif kind == PART:
-                self.assign(self.place(kind, dim), f"part_{dim.lower()}_index * PART_{dim} + {lanes}")
+                first = f"{self.part_index(dim)} * {PART}_{dim}"
+                self.assign(self.place(kind, dim), f"{first} + {lanes}")
+
+    def cut(self, axis: Axis, number: str) -> None:
+        """Write which elements a block with a number along an axis has."""
+        if axis.reduced:
+            self.assign(self.part_index(axis.dim), number)
+        elif axis.dim in self.single:
+            self.assign(self.place(GRID, axis.dim), number)
+        else:
+            size = f"{GRID}_{axis.dim}"
+            lanes = f"tl.arange(0, {size})"
+            self.assign(self.place(GRID, axis.dim), f"{number} * {size} + {lanes}")
 
     def loop(self, said: Sequence[Statement]) -> None:
         """Write the loop, if there is one."""
         loop = self.program.space.loop
         if loop is None:
             return
-        dim, first, end = loop.dim, "0", loop.dim
+        dim, start, end, first = loop.dim, "0", loop.dim, self.local("first")
         if any(a.dim == dim for a in self.parted):
-            first = f"part_{dim.lower()}_index * PART_{dim}"
-            end = f"min({first} + PART_{dim}, {dim})"
-        with self.writer.block(f"for first in range({first}, {end}, {LOOP}_{dim}):", ""):
-            self.assign(
-                self.place(LOOP, dim), f"first + tl.arange(0, {LOOP}_{dim}).to(tl.int64)"
-            )
+            start = f"{self.part_index(dim)} * {PART}_{dim}"
+            end = f"min({start} + {PART}_{dim}, {dim})"
+        with self.writer.block(f"for {first} in range({start}, {end}, {LOOP}_{dim}):", ""):
+            lanes = f"tl.arange(0, {LOOP}_{dim}).to(tl.int64)"
+            self.assign(self.place(LOOP, dim), f"{first} + {lanes}")
             self.phase(said)
 
     # -- statements --------------------------------------------------------------------------------
@@ -171,7 +185,11 @@ class _Kernel(Formulas):
             Combine: self.combine,
         }
         self.at_hand.clear()
-        for s in (s for s in said if type(s) in writers):
+        known = [s for s in said if type(s) in writers]
+        for s, after in zip_longest(known, known[1:]):
+            if isinstance(s, Clear) and isinstance(after, Contract) and s.target == after.fragment:
+                self.cleared.add(s.target)
+                continue
             writers[type(s)](s)
             stale = {n for n in self.at_hand if {*s.writes} & {*self.program.leaves(n)}}
             self.at_hand -= stale
@@ -192,7 +210,7 @@ class _Kernel(Formulas):
         zero = [self.vanishes(a, dim) for a in args]
         if node.op == "mul":
             return any(zero) and all(map(self.finite, args))
-        return node.op in ZERO_AT_ZERO and all(zero) or (
+        return (node.op in ZERO_AT_ZERO and all(zero)) or (
             node.op == "div" and args == [node.args[0]] and all(zero)
         )
 
@@ -210,11 +228,12 @@ class _Kernel(Formulas):
     def fill(self, s: Fill) -> None:
         """Write an operand of a product: zeros beyond the dims that products sum along."""
         over = [d for d in self.summed(s.value) if not self.vanishes(s.value, d)]
-        self.assign(s.value, self.formula(s.value, again=True))
+        text, narrow, made = self.formula(s.value, again=True), self.narrowed(s.value), "made"
         mask = self.inside(s.value, over, self.dims(s.value))
-        if mask:
-            self.assign(s.value, f"tl.where({mask}, {s.value}, 0.0)")
-        self.round(s.value)
+        if mask or narrow:
+            self.assign(made := self.local(made), text)
+            text = f"tl.where({mask}, {made}, 0.0)" if mask else made
+        self.assign(s.value, f"{text}{narrow}")
         self.filled.add(s.value)
 
     def reduce(self, s: Reduce) -> None:
@@ -244,8 +263,8 @@ class _Kernel(Formulas):
         if s.op == "max" or not all(self.vanishes(v, s.over) for v in own):
             mask = self.inside(own[0], [s.over], wanted)
             none = MINUS_INFINITY if s.op == "max" else "0.0"
-            self.assign(f"{s.tile}_terms", f"tl.where({mask}, {made}, {none})")
-            made = f"{s.tile}_terms"
+            self.assign(terms := self.local("terms"), f"tl.where({mask}, {made}, {none})")
+            made = terms
         return f"tl.{s.op}({made}, axis={wanted.index(s.over)})"
 
     def round(self, tile: str) -> None:
@@ -256,8 +275,9 @@ class _Kernel(Formulas):
     def increase(self, name: str, factor: str, by: str) -> None:
         """Write a sum with what a tile holds, times a factor if there is one."""
         if factor:
-            self.assign(name, self.scaled(name, factor))
-        self.line(f"{name} += {by}")
+            self.assign(name, f"{self.scaled(name, factor)} + {by}")
+        else:
+            self.line(f"{name} += {by}")
 
     def scaled(self, name: str, factor: str) -> str:
         """Return a value times a factor with some of its dims."""
@@ -279,16 +299,18 @@ class _Kernel(Formulas):
         rows, columns = lines
         left = self.flat(a, (batch, rows, (s.over,)))
         right = self.flat(b, (batch, (s.over,), columns))
-        order = (*batch, *rows, *columns)
+        order, begins = (*batch, *rows, *columns), s.fragment in self.cleared
+        self.cleared.discard(s.fragment)
         if order == wanted and len(order) == 2:
-            return self.assign(s.fragment, f"tl.dot({left}, {right}, {s.fragment})")
+            held = "" if begins else f", {s.fragment}"
+            return self.assign(s.fragment, f"tl.dot({left}, {right}{held})")
         made, shape = f"{s.fragment}_step", dict(zip(wanted, self.shape(s.fragment), strict=True))
         self.assign(made, f"tl.dot({left}, {right})")
         if len(order) != 2 + bool(batch):
             made = f"tl.reshape({made}, ({', '.join(shape[d] for d in order)}))"
         if order != wanted:
             made = f"tl.permute({made}, {tuple(order.index(d) for d in wanted)})"
-        return self.line(f"{s.fragment} += {made}")
+        return self.line(f"{s.fragment} {'=' if begins else '+='} {made}")
 
     def flat(self, value: str, groups: Sequence[Names]) -> str:
         """Return an operand with a dim for each group of its dims, the batch only if it has any."""

@@ -6,10 +6,10 @@ thousand elements of a row.
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.tiles.program import BlockProgram, Contract
+from mirage_kernels.generator.tiles.triton_text import enclosed
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.tiles.triton_formulas import Formulas
@@ -20,6 +20,7 @@ MOST_SUMS = 16384  # elements of a product
 MOST_COPIED = 8192  # elements of a tensor that a step of a loop loads
 MOST_OF_ROW, ROW_ELEMENTS = 1024, 4096  # along a dim, and in all, where there is no product
 WARPS = ((4, 8192), (8, 32768))  # how many warps for so many elements; more have 16
+MOST_WARPS = 16
 PARTS = 1024  # least elements of a part of a sum that loops
 
 
@@ -47,27 +48,26 @@ class Blocks:
     def lines(self, kernel: Formulas) -> list[str]:
         """Return assignments to every name of an extent and to `num_warps`."""
         self.kernel = kernel
-        made = {
-            "ALL": lambda d: self.whole(d),
-            "PART": lambda d: self.part(d),
-            "BLOCK": lambda d: self.cut(d),
-            "STEP": lambda d: self.step(d),
-        }
         found = []
-        for kind, write in made.items():
+        for kind, size in (
+            ("ALL", self.whole),
+            ("PART", self.part),
+            ("BLOCK", self.cut),
+            ("STEP", self.step),
+        ):
             dims = [d for k, d in kernel.kinds if k == kind]
             # The last dim of a group first: the others have what it leaves.
-            for dim in sorted(dims, key=self.from_last):
-                found.append(f"{kind}_{dim} = {write(dim)}")
-        values = [v for v in kernel.program.body.values if v not in kernel.program.body.outputs]
-        computed = [v for v in values if kernel.program.node(v).args or not self.groups]
-        size = self.largest([kernel.shape(v) for v in computed])
+            found += [f"{kind}_{d} = {size(d)}" for d in sorted(dims, key=self.from_last)]
+        computed = [v for v in self.values if kernel.program.node(v).args or not self.groups]
+        elements = self.largest([kernel.shape(v) for v in computed])
         (few, some), (more, many) = WARPS
-        return [
-            *found,
-            f"elements = {size}",
-            f"num_warps = {few} if elements <= {some} else {more} if elements <= {many} else 16",
-        ]
+        warps = f"{few} if elements <= {some} else {more} if elements <= {many} else {MOST_WARPS}"
+        return [*found, f"elements = {elements}", f"num_warps = {warps}"]
+
+    @property
+    def values(self) -> list[str]:
+        """Values that are tensors of Triton."""
+        return [v for v in self.program.body.values if v not in self.program.body.outputs]
 
     def from_last(self, dim: str) -> tuple[int, str]:
         """Return how many dims of its group stand behind a dim."""
@@ -129,7 +129,7 @@ class Blocks:
         """Return the most elements that values with a dim have along dims of some kinds."""
         kernel = self.kernel
         shapes = []
-        for value in (v for v in kernel.program.body.values if v not in kernel.program.body.outputs):
+        for value in self.values:
             own = kernel.dims(value)
             if dim in own and kernel.kind(value, dim) == kind:
                 wanted = (d for d in own if d != dim and kernel.kind(value, d) in kinds)
@@ -146,7 +146,7 @@ class Blocks:
 def divisor(terms: list[str]) -> str:
     """Return a division by a product of terms, nothing if there are none."""
     text = " * ".join(terms)
-    return "" if not terms else f" // ({text})" if " * " in text and ")" != text[-1] else f" // {text}"
+    return f" // {enclosed(text)}" if terms else ""
 
 
 def at_least(least: str, text: str) -> str:
@@ -154,6 +154,3 @@ def at_least(least: str, text: str) -> str:
     if text.startswith("min(") and least == "1" and "//" not in text:
         return text
     return f"max({least}, {text})" if least else text
-
-
-__all__ = ["Blocks", "prod"]

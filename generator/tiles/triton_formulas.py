@@ -17,14 +17,9 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Axis, DType, Phase, parts_of
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.tiles.program import BlockProgram
-from mirage_kernels.generator.tiles.triton_text import python_lines, split
+from mirage_kernels.generator.tiles.triton_text import enclosed, free, python_lines
 
-_TRUTH = {  # truth values are 1 and 0
-    "less": "tl.where({0} < {1}, 1.0, 0.0)",
-    "both": "{0} * {1}",
-    "where": "tl.where({0} != 0, {1}, {2})",
-    "last": "{0}",
-}
+_TRUTH = {"less": "{0} < {1}", "both": "{0} & {1}", "where": "tl.where({0}, {1}, {2})"}
 GRID, LOOP, PART, ALL = "BLOCK", "STEP", "PART", "ALL"  # what names an extent of a tensor
 PLACES = {GRID: "offs", LOOP: "step", PART: "part", ALL: "all"}  # of a tensor's elements
 Names = tuple[str, ...]
@@ -38,6 +33,7 @@ class Formulas:
         values = [program.type(v) for v in program.body.values if v not in program.body.outputs]
         self.order = list(dict.fromkeys(d.name for t in values for d in t.dims))
         self.at_hand = set[str]()  # formulas with a variable that still holds
+        self.rounds = False  # whether something is rounded to the narrow dtype
 
     # -- extents -----------------------------------------------------------------------------------
 
@@ -103,17 +99,24 @@ class Formulas:
 
     @property
     def storage(self) -> str:
-        """The narrow dtype, that of the first tensor that has it."""
+        """The first tensor of the narrow dtype."""
         p = self.program
         types = ((p.tensors[v], p.type(v).dtype) for v in p.tensors if p.type(v).dims)
-        first = next(n for n, dtype in types if dtype in STORAGE_DTYPES)
-        return f"{first}_ptr.dtype.element_ty"
+        return next(n for n, dtype in types if dtype in STORAGE_DTYPES)
 
     # -- places ------------------------------------------------------------------------------------
 
     def place(self, kind: str, dim: str) -> str:
         """Return the variable that holds the indices of elements along a dim."""
-        return f"{PLACES[kind]}_{dim.lower()}"
+        return self.local(f"{PLACES[kind]}_{dim.lower()}")
+
+    def local(self, name: str) -> str:
+        """Return a name for what is no value of the program."""
+        return free(name, self.program.body.values)
+
+    def part_index(self, dim: str) -> str:
+        """Return the variable that holds the number of a block's part of a sum."""
+        return f"{self.place(PART, dim)}_index"
 
     def index(self, value: str, dim: str, wanted: Names) -> str:
         """Return the indices of a value's elements in whole tensors along a dim, to broadcast."""
@@ -130,11 +133,11 @@ class Formulas:
         """Return where the elements of an input or an output lie."""
         p, tensor = self.program, self.program.tensors[value]
         terms = [f"{tensor}_ptr"]
-        parts = {parts_of(a.dim): f"part_{a.dim.lower()}_index" for a in self.parted}
+        parts = {parts_of(a.dim): self.part_index(a.dim) for a in self.parted}
         made = p.type(p.node(value).args[0]) if p.node(value).op == "output" else p.type(value)
-        for d in p.type(value).names:
+        for i, d in enumerate(p.type(value).names):
             index = self.index(value, d, wanted) if d in made.names else parts[d]
-            terms.append(f"{index} * {tensor}_stride_{d}")
+            terms.append(f"{index} * {tensor}_strides[{i}]")
         return " + ".join(terms)
 
     # -- formulas ----------------------------------------------------------------------------------
@@ -155,13 +158,15 @@ class Formulas:
         if value in self.at_hand and not again:
             return value
         node, wanted = p.node(value), self.dims(value)
+        if node.op == "last" and not again:
+            return self.formula(node.args[0])
         args = [self.read(a, wanted) for a in node.args]
         table = _TRUTH if node.op in _TRUTH else ELEMENTWISE
         if node.op not in table:
             raise PlanError(f"the Triton table has no op {node.op!r}")
         if len(args) == 1 and table[node.op].count("{0}") > 1 and not args[0].isidentifier():
-            self.assign("wide", args[0])
-            args = ["wide"]
+            self.assign(wide := self.local("wide"), args[0])
+            args = [wide]
         text = table[node.op].format(*map(enclosed, args))
         if again:
             return text
@@ -201,7 +206,8 @@ class Formulas:
         """Return what rounds a value to its dtype, that of its tile if it has one."""
         tile = self.program.tiles.get(value)
         narrow = (tile or self.program.type(value)).dtype in STORAGE_DTYPES
-        return f".to({self.storage})" if narrow else ""
+        self.rounds = self.rounds or narrow
+        return f".to({self.local('storage')})" if narrow else ""
 
     def assign(self, name: str, text: str) -> None:
         """Write an assignment."""
@@ -220,11 +226,6 @@ def expanded(text: str, own: Names, wanted: Names) -> str:
     if not own or own == wanted:
         return text
     return f"{enclosed(text)}[{', '.join(':' if d in own else 'None' for d in wanted)}]"
-
-
-def enclosed(text: str) -> str:
-    """Return a text in parentheses, unless it is a name, a number or a call."""
-    return text if len(split(text, " ")) == 1 and text[0] != "-" else f"({text})"
 
 
 def number(value: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.statements import dims_text
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.ir import DType, Graph, Node, TensorType
+from mirage_kernels.generator.ir import DType, Graph, Node, TensorType, parts_of
 from mirage_kernels.generator.tiles.triton_text import python_lines
 
 DTYPES = {
@@ -65,8 +65,7 @@ class Host:
                 w.write(*(f"{d} = {n.name}.shape[{names.index(d)}]" for d in new))
             known |= {*new}
         for n in (n for n in self.graph.inputs if n.optional):
-            with w.block(f"if {n.name} is None:", ""):
-                self.line(f"{n.name} = {self.zeros(n)}")
+            self.line(f"{n.name} = {self.zeros(n)} if {n.name} is None else {n.name}")
         rows = [f'("{n.name}", {n.name}, {shape_of(n.out.type)})' for n in self.tensors]
         w.line("for name, tensor, shape in (")
         w.write(*(f"{w.unit}{row}," for row in rows))
@@ -88,24 +87,19 @@ class Host:
 
     def launch(self, launch: Launch) -> None:
         """Write the launch of a kernel, behind the tensors that it makes."""
-        types = self.graph.values
-        made = {v.name for n in self.graph.blocks for v in n.outs}
         for line in launch.blocks:
             self.line(line)
-        for name, dim in self.parts(launch):
-            self.line(f"{name}_parts = triton.cdiv({name}, {dim})")
-        writes = self.graph.blocks[self.launches.index(launch)].outs
-        for name in (v.name for v in writes if v.name in made):
-            self.line(f"{name} = {self.like('new_empty', shape_of(types[name].type), types[name].type)}")
-        counts = [f"triton.{c}" if c.startswith("cdiv") else c for c in launch.counts]
-        self.line(f"grid = ({' * '.join(counts) or '1'},)")
-        given = [*launch.tensors, *(f"*{t}.stride()" for t in launch.tensors)]
-        given += [*launch.numbers, *launch.constants, "num_warps=num_warps"]
-        self.line(f"{launch.symbol}[grid]({', '.join(given)})")
-
-    def parts(self, launch: Launch) -> list[tuple[str, str]]:
-        """Return the dims whose sums a kernel stores in parts, with the elements of a part."""
-        return [(c.removeprefix("PART_"), c) for c in launch.constants if c.startswith("PART_")]
+        for part in (c for c in launch.constants if c.startswith("PART_")):
+            dim = part.removeprefix("PART_")
+            self.line(f"{parts_of(dim)} = triton.cdiv({dim}, {part})")
+        for out in self.graph.blocks[self.launches.index(launch)].outs:
+            self.line(f"{out.name} = {self.like('new_empty', shape_of(out.type), out.type)}")
+        counts = " * ".join(c.replace("cdiv", "triton.cdiv") for c in launch.counts)
+        self.line(f"grid = ({counts or '1'},)")
+        self.line(f"tensors = {tuple_of(launch.tensors)}")
+        self.line(f"numbers = {tuple_of([*launch.numbers, *launch.constants])}")
+        given = "*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps"
+        self.line(f"{launch.symbol}[grid]({given})")
 
     def line(self, text: str) -> None:
         """Write a line of Python."""
@@ -115,4 +109,9 @@ class Host:
 
 def shape_of(type_: TensorType) -> str:
     """Return a tensor's extents as a tuple."""
-    return f"({', '.join(type_.names)}{',' * (len(type_.names) == 1)})"
+    return tuple_of(type_.names)
+
+
+def tuple_of(texts: Sequence[str]) -> str:
+    """Return a tuple of texts."""
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"

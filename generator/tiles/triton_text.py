@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 UNIT = "    "
 _OPENING, _CLOSING = "([{", ")]}"
@@ -34,14 +34,16 @@ def _call(text: str) -> tuple[str, str]:
         for i, c in enumerate(text):
             depth += (c in _OPENING) - (c in _CLOSING)
             if depth == 0 and i >= opening:
-                return (text[:opening], text[opening + 1 : -1]) if i + 1 == len(text) else ("", text)
+                break
+        if i + 1 == len(text):
+            return text[:opening], text[opening + 1 : -1]
     return "", text
 
 
 def _is_hugged(text: str) -> bool:
-    """Say whether a text has one loosest operator, and ends in a call that is broken then."""
+    """Say whether a text has one loosest operator at most, and ends in a call to be broken."""
     operators = next((len(p) - 1 for m in _LOOSEST if len(p := split(text, m)) > 1), 0)
-    return operators == 1 and text.endswith(")")
+    return operators <= 1 and text.endswith(")")
 
 
 def _last_call(text: str) -> tuple[str, str]:
@@ -77,6 +79,18 @@ def _operands(text: str) -> list[str]:
             rows = [first, *(operator.lstrip() + row for row in rest)]
             return [f"{name}=(", *(UNIT + row for row in rows), ")"] if named else rows
     return [text]
+
+
+def enclosed(text: str) -> str:
+    """Return a text in parentheses, unless it is a name, a positive number or a call."""
+    return text if len(split(text, " ")) == 1 and text[0] != "-" else f"({text})"
+
+
+def free(name: str, taken: Container[str]) -> str:
+    """Return a name that is not taken: itself, or with lines below behind it."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def split(text: str, mark: str) -> Sequence[str]:

@@ -12,14 +12,10 @@ def _gated_mlp(
     gate_weight_ptr,
     up_weight_ptr,
     out_ptr,
-    x_stride_M,
-    x_stride_K,
-    gate_weight_stride_N,
-    gate_weight_stride_K,
-    up_weight_stride_N,
-    up_weight_stride_K,
-    out_stride_M,
-    out_stride_N,
+    x_strides,
+    gate_weight_strides,
+    up_weight_strides,
+    out_strides,
     M,
     K: tl.constexpr,
     N: tl.constexpr,
@@ -29,28 +25,27 @@ def _gated_mlp(
 ):
     block = tl.program_id(0).to(tl.int64)
     offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
-    block = block // tl.cdiv(N, BLOCK_N)
-    offs_m = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_m = block // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
     up_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
     gate_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
     for first in range(0, K, STEP_K):
         step_k = first + tl.arange(0, STEP_K).to(tl.int64)
         x_tile = tl.load(
-            x_ptr + offs_m[:, None] * x_stride_M + step_k[None, :] * x_stride_K,
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
             other=0,
         )
         up_weight_tile = tl.load(
             up_weight_ptr
-            + offs_n[None, :] * up_weight_stride_N
-            + step_k[:, None] * up_weight_stride_K,
+            + offs_n[None, :] * up_weight_strides[0]
+            + step_k[:, None] * up_weight_strides[1],
             mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
             other=0,
         )
         gate_weight_tile = tl.load(
             gate_weight_ptr
-            + offs_n[None, :] * gate_weight_stride_N
-            + step_k[:, None] * gate_weight_stride_K,
+            + offs_n[None, :] * gate_weight_strides[0]
+            + step_k[:, None] * gate_weight_strides[1],
             mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
             other=0,
         )
@@ -59,7 +54,7 @@ def _gated_mlp(
     silu_gate_product = gate_product_total * tl.sigmoid(gate_product_total)
     up_product_times_silu_gate_product = up_product_total * silu_gate_product
     tl.store(
-        out_ptr + offs_m[:, None] * out_stride_M + offs_n[None, :] * out_stride_N,
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
         up_product_times_silu_gate_product.to(out_ptr.dtype.element_ty),
         mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
     )
@@ -83,21 +78,7 @@ def gated_mlp(x, gate_weight, up_weight):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
-    _gated_mlp[grid](
-        x,
-        gate_weight,
-        up_weight,
-        out,
-        *x.stride(),
-        *gate_weight.stride(),
-        *up_weight.stride(),
-        *out.stride(),
-        M,
-        K,
-        N,
-        BLOCK_M,
-        BLOCK_N,
-        STEP_K,
-        num_warps=num_warps,
-    )
+    tensors = (x, gate_weight, up_weight, out)
+    numbers = (M, K, N, BLOCK_M, BLOCK_N, STEP_K)
+    _gated_mlp[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
     return out

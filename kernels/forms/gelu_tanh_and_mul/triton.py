@@ -11,31 +11,27 @@ def _gelu_tanh_and_mul(
     gate_ptr,
     up_ptr,
     out_ptr,
-    gate_stride_M,
-    gate_stride_N,
-    up_stride_M,
-    up_stride_N,
-    out_stride_M,
-    out_stride_N,
+    gate_strides,
+    up_strides,
+    out_strides,
     M,
     N: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
     block = tl.program_id(0).to(tl.int64)
     offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
-    block = block // tl.cdiv(N, BLOCK_N)
-    offs_m = block
+    offs_m = block // tl.cdiv(N, BLOCK_N)
     up_tile = tl.load(
-        up_ptr + offs_m * up_stride_M + offs_n * up_stride_N, mask=offs_n < N, other=0
+        up_ptr + offs_m * up_strides[0] + offs_n * up_strides[1], mask=offs_n < N, other=0
     )
     gate_tile = tl.load(
-        gate_ptr + offs_m * gate_stride_M + offs_n * gate_stride_N, mask=offs_n < N, other=0
+        gate_ptr + offs_m * gate_strides[0] + offs_n * gate_strides[1], mask=offs_n < N, other=0
     )
     wide = gate_tile.to(tl.float32)
     gelu_tanh_gate = wide * tl.sigmoid(wide * (1.59576912 + 0.0713548163 * wide * wide))
     up_times_gelu_tanh_gate = up_tile.to(tl.float32) * gelu_tanh_gate
     tl.store(
-        out_ptr + offs_m * out_stride_M + offs_n * out_stride_N,
+        out_ptr + offs_m * out_strides[0] + offs_n * out_strides[1],
         up_times_gelu_tanh_gate.to(out_ptr.dtype.element_ty),
         mask=offs_n < N,
     )
@@ -55,16 +51,9 @@ def gelu_tanh_and_mul(gate, up):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = gate.new_empty((M, N))
     grid = (triton.cdiv(N, BLOCK_N) * M,)
+    tensors = (gate, up, out)
+    numbers = (M, N, BLOCK_N)
     _gelu_tanh_and_mul[grid](
-        gate,
-        up,
-        out,
-        *gate.stride(),
-        *up.stride(),
-        *out.stride(),
-        M,
-        N,
-        BLOCK_N,
-        num_warps=num_warps,
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
     )
     return out

@@ -13,23 +13,11 @@ def _gqa(
     v_ptr,
     seq_lens_ptr,
     out_ptr,
-    q_stride_B,
-    q_stride_Hkv,
-    q_stride_G,
-    q_stride_D,
-    k_stride_B,
-    k_stride_L,
-    k_stride_Hkv,
-    k_stride_D,
-    v_stride_B,
-    v_stride_L,
-    v_stride_Hkv,
-    v_stride_D,
-    seq_lens_stride_B,
-    out_stride_B,
-    out_stride_Hkv,
-    out_stride_G,
-    out_stride_D,
+    q_strides,
+    k_strides,
+    v_strides,
+    seq_lens_strides,
+    out_strides,
     scale,
     B,
     Hkv,
@@ -44,19 +32,19 @@ def _gqa(
     offs_g = block % tl.cdiv(G, BLOCK_G) * BLOCK_G + tl.arange(0, BLOCK_G)
     block = block // tl.cdiv(G, BLOCK_G)
     offs_hkv = block % Hkv
-    block = block // Hkv
-    offs_b = block
+    offs_b = block // Hkv
     all_d = tl.arange(0, ALL_D).to(tl.int64)
+    storage = q_ptr.dtype.element_ty
     q_tile = tl.load(
         q_ptr
-        + offs_b * q_stride_B
-        + offs_hkv * q_stride_Hkv
-        + offs_g[:, None] * q_stride_G
-        + all_d[None, :] * q_stride_D,
+        + offs_b * q_strides[0]
+        + offs_hkv * q_strides[1]
+        + offs_g[:, None] * q_strides[2]
+        + all_d[None, :] * q_strides[3],
         mask=(offs_g[:, None] < G) & (all_d[None, :] < D),
         other=0,
     )
-    seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_stride_B)
+    seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_strides[0])
     peak = tl.full((BLOCK_G,), float("-inf"), tl.float32)
     sum_masked_total = tl.full((BLOCK_G,), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_G, ALL_D), 0.0, tl.float32)
@@ -64,52 +52,46 @@ def _gqa(
         step_l = first + tl.arange(0, STEP_L).to(tl.int64)
         k_tile = tl.load(
             k_ptr
-            + offs_b * k_stride_B
-            + step_l[None, :] * k_stride_L
-            + offs_hkv * k_stride_Hkv
-            + all_d[:, None] * k_stride_D,
+            + offs_b * k_strides[0]
+            + step_l[None, :] * k_strides[1]
+            + offs_hkv * k_strides[2]
+            + all_d[:, None] * k_strides[3],
             mask=(all_d[:, None] < D) & (step_l[None, :] < L),
             other=0,
         )
         v_tile = tl.load(
             v_ptr
-            + offs_b * v_stride_B
-            + step_l[None, :] * v_stride_L
-            + offs_hkv * v_stride_Hkv
-            + all_d[:, None] * v_stride_D,
+            + offs_b * v_strides[0]
+            + step_l[None, :] * v_strides[1]
+            + offs_hkv * v_strides[2]
+            + all_d[:, None] * v_strides[3],
             mask=(all_d[:, None] < D) & (step_l[None, :] < L),
             other=0,
         )
-        k_product = tl.full((BLOCK_G, STEP_L), 0.0, tl.float32)
-        k_product = tl.dot(q_tile, k_tile, k_product)
-        mask = tl.where(step_l.to(tl.float32) < seq_lens_tile.to(tl.float32), 1.0, 0.0)
+        k_product = tl.dot(q_tile, k_tile)
+        mask = step_l.to(tl.float32) < seq_lens_tile.to(tl.float32)
         scaled_k_product = scale * k_product
-        seen_scaled_k_product = tl.where(mask[None, :] != 0, scaled_k_product, float("-inf"))
-        peak_terms = tl.where(step_l[None, :] < L, seen_scaled_k_product, float("-inf"))
+        seen_scaled_k_product = tl.where(mask[None, :], scaled_k_product, float("-inf"))
+        terms = tl.where(step_l[None, :] < L, seen_scaled_k_product, float("-inf"))
         peak_before = peak
-        peak = tl.maximum(peak, tl.max(peak_terms, axis=1))
+        peak = tl.maximum(peak, tl.max(terms, axis=1))
         peak_rescale = tl.where(peak == float("-inf"), 1.0, tl.exp(peak_before - peak))
         lowered_scaled_k_product = scaled_k_product - peak[:, None]
         exp_scaled_k_product = tl.exp(lowered_scaled_k_product)
-        masked = tl.where(mask[None, :] != 0, exp_scaled_k_product, 0.0)
-        masked = tl.where(step_l[None, :] < L, masked, 0.0)
-        masked = masked.to(q_ptr.dtype.element_ty)
-        sum_masked_total = sum_masked_total * peak_rescale
-        sum_masked_total += tl.sum(masked.to(tl.float32), axis=1)
+        made = tl.where(mask[None, :], exp_scaled_k_product, 0.0)
+        masked = tl.where(step_l[None, :] < L, made, 0.0).to(storage)
+        sum_masked_total = sum_masked_total * peak_rescale + tl.sum(masked.to(tl.float32), axis=1)
         masked_product_total = masked_product_total * peak_rescale[:, None]
         masked_product_total = tl.dot(masked, tl.permute(v_tile, (1, 0)), masked_product_total)
-    peak_last = peak
-    combine_sum_masked = tl.where(peak_last == float("-inf"), 0.0, sum_masked_total)
-    combine_masked_product = tl.where(
-        peak_last[:, None] == float("-inf"), 0.0, masked_product_total
-    )
+    combine_sum_masked = tl.where(peak == float("-inf"), 0.0, sum_masked_total)
+    combine_masked_product = tl.where(peak[:, None] == float("-inf"), 0.0, masked_product_total)
     normed_combine_masked_product = combine_masked_product / combine_sum_masked[:, None]
     tl.store(
         out_ptr
-        + offs_b * out_stride_B
-        + offs_hkv * out_stride_Hkv
-        + offs_g[:, None] * out_stride_G
-        + all_d[None, :] * out_stride_D,
+        + offs_b * out_strides[0]
+        + offs_hkv * out_strides[1]
+        + offs_g[:, None] * out_strides[2]
+        + all_d[None, :] * out_strides[3],
         normed_combine_masked_product.to(out_ptr.dtype.element_ty),
         mask=(offs_g[:, None] < G) & (all_d[None, :] < D),
     )
@@ -134,26 +116,7 @@ def gqa(q, k, v, seq_lens, scale):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = q.new_empty((B, Hkv, G, D))
     grid = (triton.cdiv(G, BLOCK_G) * Hkv * B,)
-    _gqa[grid](
-        q,
-        k,
-        v,
-        seq_lens,
-        out,
-        *q.stride(),
-        *k.stride(),
-        *v.stride(),
-        *seq_lens.stride(),
-        *out.stride(),
-        scale,
-        B,
-        Hkv,
-        G,
-        L,
-        D,
-        ALL_D,
-        BLOCK_G,
-        STEP_L,
-        num_warps=num_warps,
-    )
+    tensors = (q, k, v, seq_lens, out)
+    numbers = (scale, B, Hkv, G, L, D, ALL_D, BLOCK_G, STEP_L)
+    _gqa[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
     return out

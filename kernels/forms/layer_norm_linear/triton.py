@@ -13,14 +13,11 @@ def _layer_norm_linear(
     norm_bias_ptr,
     weight_ptr,
     out_ptr,
-    x_stride_M,
-    x_stride_K,
-    norm_weight_stride_K,
-    norm_bias_stride_K,
-    weight_stride_N,
-    weight_stride_K,
-    out_stride_M,
-    out_stride_N,
+    x_strides,
+    norm_weight_strides,
+    norm_bias_strides,
+    weight_strides,
+    out_strides,
     eps,
     M,
     K: tl.constexpr,
@@ -32,11 +29,11 @@ def _layer_norm_linear(
 ):
     block = tl.program_id(0).to(tl.int64)
     offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
-    block = block // tl.cdiv(N, BLOCK_N)
-    offs_m = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_m = block // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
     all_k = tl.arange(0, ALL_K).to(tl.int64)
+    storage = x_ptr.dtype.element_ty
     x_tile = tl.load(
-        x_ptr + offs_m[:, None] * x_stride_M + all_k[None, :] * x_stride_K,
+        x_ptr + offs_m[:, None] * x_strides[0] + all_k[None, :] * x_strides[1],
         mask=(offs_m[:, None] < M) & (all_k[None, :] < K),
         other=0,
     )
@@ -44,28 +41,28 @@ def _layer_norm_linear(
     mean_x = sum_x / (K * 1.0)
     x_minus_mean_x = x_tile.to(tl.float32) - mean_x[:, None]
     x_minus_mean_x_squared = x_minus_mean_x * x_minus_mean_x
-    sum_x_minus_mean_x_squared_terms = tl.where(all_k[None, :] < K, x_minus_mean_x_squared, 0.0)
-    sum_x_minus_mean_x_squared = tl.sum(sum_x_minus_mean_x_squared_terms, axis=1)
+    terms = tl.where(all_k[None, :] < K, x_minus_mean_x_squared, 0.0)
+    sum_x_minus_mean_x_squared = tl.sum(terms, axis=1)
     scaled_normed_x_tile_2_minus_mean_x_plus_product_total = tl.full(
         (BLOCK_M, BLOCK_N), 0.0, tl.float32
     )
     for first in range(0, K, STEP_K):
         step_k = first + tl.arange(0, STEP_K).to(tl.int64)
         weight_tile = tl.load(
-            weight_ptr + offs_n[None, :] * weight_stride_N + step_k[:, None] * weight_stride_K,
+            weight_ptr + offs_n[None, :] * weight_strides[0] + step_k[:, None] * weight_strides[1],
             mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
             other=0,
         )
         x_tile_2 = tl.load(
-            x_ptr + offs_m[:, None] * x_stride_M + step_k[None, :] * x_stride_K,
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
             other=0,
         )
         norm_weight_tile = tl.load(
-            norm_weight_ptr + step_k * norm_weight_stride_K, mask=step_k < K, other=0
+            norm_weight_ptr + step_k * norm_weight_strides[0], mask=step_k < K, other=0
         )
         norm_bias_tile = tl.load(
-            norm_bias_ptr + step_k * norm_bias_stride_K, mask=step_k < K, other=0
+            norm_bias_ptr + step_k * norm_bias_strides[0], mask=step_k < K, other=0
         )
         mean_x = sum_x / (K * 1.0)
         x_tile_2_minus_mean_x = x_tile_2.to(tl.float32) - mean_x[:, None]
@@ -76,14 +73,9 @@ def _layer_norm_linear(
         scaled_normed_x_tile_2_minus_mean_x = (
             norm_weight_tile.to(tl.float32)[None, :] * normed_x_tile_2_minus_mean_x
         )
-        scaled_normed_x_tile_2_minus_mean_x_plus = (
-            norm_bias_tile.to(tl.float32)[None, :] + scaled_normed_x_tile_2_minus_mean_x
-        )
-        scaled_normed_x_tile_2_minus_mean_x_plus = tl.where(
-            step_k[None, :] < K, scaled_normed_x_tile_2_minus_mean_x_plus, 0.0
-        )
-        scaled_normed_x_tile_2_minus_mean_x_plus = scaled_normed_x_tile_2_minus_mean_x_plus.to(
-            x_ptr.dtype.element_ty
+        made = norm_bias_tile.to(tl.float32)[None, :] + scaled_normed_x_tile_2_minus_mean_x
+        scaled_normed_x_tile_2_minus_mean_x_plus = tl.where(step_k[None, :] < K, made, 0.0).to(
+            storage
         )
         scaled_normed_x_tile_2_minus_mean_x_plus_product_total = tl.dot(
             scaled_normed_x_tile_2_minus_mean_x_plus,
@@ -91,7 +83,7 @@ def _layer_norm_linear(
             scaled_normed_x_tile_2_minus_mean_x_plus_product_total,
         )
     tl.store(
-        out_ptr + offs_m[:, None] * out_stride_M + offs_n[None, :] * out_stride_N,
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
         scaled_normed_x_tile_2_minus_mean_x_plus_product_total.to(out_ptr.dtype.element_ty),
         mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
     )
@@ -117,25 +109,9 @@ def layer_norm_linear(x, norm_weight, norm_bias, weight, eps):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
+    tensors = (x, norm_weight, norm_bias, weight, out)
+    numbers = (eps, M, K, N, ALL_K, BLOCK_M, BLOCK_N, STEP_K)
     _layer_norm_linear[grid](
-        x,
-        norm_weight,
-        norm_bias,
-        weight,
-        out,
-        *x.stride(),
-        *norm_weight.stride(),
-        *norm_bias.stride(),
-        *weight.stride(),
-        *out.stride(),
-        eps,
-        M,
-        K,
-        N,
-        ALL_K,
-        BLOCK_M,
-        BLOCK_N,
-        STEP_K,
-        num_warps=num_warps,
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
     )
     return out

@@ -13,16 +13,11 @@ def _lora_linear(
     lora_a_ptr,
     lora_b_ptr,
     out_ptr,
-    x_stride_M,
-    x_stride_K,
-    weight_stride_N,
-    weight_stride_K,
-    lora_a_stride_R,
-    lora_a_stride_K,
-    lora_b_stride_N,
-    lora_b_stride_R,
-    out_stride_M,
-    out_stride_N,
+    x_strides,
+    weight_strides,
+    lora_a_strides,
+    lora_b_strides,
+    out_strides,
     scale,
     M,
     K: tl.constexpr,
@@ -35,11 +30,11 @@ def _lora_linear(
 ):
     block = tl.program_id(0).to(tl.int64)
     offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
-    block = block // tl.cdiv(N, BLOCK_N)
-    offs_m = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_m = block // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
     all_r = tl.arange(0, ALL_R).to(tl.int64)
+    storage = x_ptr.dtype.element_ty
     lora_b_tile = tl.load(
-        lora_b_ptr + offs_n[:, None] * lora_b_stride_N + all_r[None, :] * lora_b_stride_R,
+        lora_b_ptr + offs_n[:, None] * lora_b_strides[0] + all_r[None, :] * lora_b_strides[1],
         mask=(offs_n[:, None] < N) & (all_r[None, :] < R),
         other=0,
     )
@@ -48,31 +43,28 @@ def _lora_linear(
     for first in range(0, K, STEP_K):
         step_k = first + tl.arange(0, STEP_K).to(tl.int64)
         x_tile = tl.load(
-            x_ptr + offs_m[:, None] * x_stride_M + step_k[None, :] * x_stride_K,
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
             other=0,
         )
         weight_tile = tl.load(
-            weight_ptr + offs_n[None, :] * weight_stride_N + step_k[:, None] * weight_stride_K,
+            weight_ptr + offs_n[None, :] * weight_strides[0] + step_k[:, None] * weight_strides[1],
             mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
             other=0,
         )
         lora_a_tile = tl.load(
-            lora_a_ptr + all_r[None, :] * lora_a_stride_R + step_k[:, None] * lora_a_stride_K,
+            lora_a_ptr + all_r[None, :] * lora_a_strides[0] + step_k[:, None] * lora_a_strides[1],
             mask=(step_k[:, None] < K) & (all_r[None, :] < R),
             other=0,
         )
         weight_product_total = tl.dot(x_tile, weight_tile, weight_product_total)
         lora_a_product_total = tl.dot(x_tile, lora_a_tile, lora_a_product_total)
-    lora_a_product_total = lora_a_product_total.to(x_ptr.dtype.element_ty)
-    lora_a_product_product = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
-    lora_a_product_product = tl.dot(
-        lora_a_product_total, tl.permute(lora_b_tile, (1, 0)), lora_a_product_product
-    )
+    lora_a_product_total = lora_a_product_total.to(storage)
+    lora_a_product_product = tl.dot(lora_a_product_total, tl.permute(lora_b_tile, (1, 0)))
     scaled_lora_a_product_product = scale * lora_a_product_product
     scaled_lora_a_product_product_plus = weight_product_total + scaled_lora_a_product_product
     tl.store(
-        out_ptr + offs_m[:, None] * out_stride_M + offs_n[None, :] * out_stride_N,
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
         scaled_lora_a_product_product_plus.to(out_ptr.dtype.element_ty),
         mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
     )
@@ -99,26 +91,7 @@ def lora_linear(x, weight, lora_a, lora_b, scale):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
-    _lora_linear[grid](
-        x,
-        weight,
-        lora_a,
-        lora_b,
-        out,
-        *x.stride(),
-        *weight.stride(),
-        *lora_a.stride(),
-        *lora_b.stride(),
-        *out.stride(),
-        scale,
-        M,
-        K,
-        N,
-        R,
-        ALL_R,
-        BLOCK_M,
-        BLOCK_N,
-        STEP_K,
-        num_warps=num_warps,
-    )
+    tensors = (x, weight, lora_a, lora_b, out)
+    numbers = (scale, M, K, N, R, ALL_R, BLOCK_M, BLOCK_N, STEP_K)
+    _lora_linear[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
     return out

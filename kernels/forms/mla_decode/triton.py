@@ -15,22 +15,12 @@ def _mla_decode(
     k_rope_ptr,
     seq_lens_ptr,
     out_ptr,
-    q_latent_stride_B,
-    q_latent_stride_Hq,
-    q_latent_stride_C,
-    q_rope_stride_B,
-    q_rope_stride_Hq,
-    q_rope_stride_P,
-    latent_stride_B,
-    latent_stride_L,
-    latent_stride_C,
-    k_rope_stride_B,
-    k_rope_stride_L,
-    k_rope_stride_P,
-    seq_lens_stride_B,
-    out_stride_B,
-    out_stride_Hq,
-    out_stride_C,
+    q_latent_strides,
+    q_rope_strides,
+    latent_strides,
+    k_rope_strides,
+    seq_lens_strides,
+    out_strides,
     scale,
     B,
     Hq,
@@ -44,27 +34,27 @@ def _mla_decode(
 ):
     block = tl.program_id(0).to(tl.int64)
     offs_hq = block % tl.cdiv(Hq, BLOCK_Hq) * BLOCK_Hq + tl.arange(0, BLOCK_Hq)
-    block = block // tl.cdiv(Hq, BLOCK_Hq)
-    offs_b = block
+    offs_b = block // tl.cdiv(Hq, BLOCK_Hq)
     all_c = tl.arange(0, ALL_C).to(tl.int64)
     all_p = tl.arange(0, ALL_P).to(tl.int64)
+    storage = q_latent_ptr.dtype.element_ty
     q_rope_tile = tl.load(
         q_rope_ptr
-        + offs_b * q_rope_stride_B
-        + offs_hq[:, None] * q_rope_stride_Hq
-        + all_p[None, :] * q_rope_stride_P,
+        + offs_b * q_rope_strides[0]
+        + offs_hq[:, None] * q_rope_strides[1]
+        + all_p[None, :] * q_rope_strides[2],
         mask=(offs_hq[:, None] < Hq) & (all_p[None, :] < P),
         other=0,
     )
     q_latent_tile = tl.load(
         q_latent_ptr
-        + offs_b * q_latent_stride_B
-        + offs_hq[:, None] * q_latent_stride_Hq
-        + all_c[None, :] * q_latent_stride_C,
+        + offs_b * q_latent_strides[0]
+        + offs_hq[:, None] * q_latent_strides[1]
+        + all_c[None, :] * q_latent_strides[2],
         mask=(offs_hq[:, None] < Hq) & (all_c[None, :] < C),
         other=0,
     )
-    seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_stride_B)
+    seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_strides[0])
     peak = tl.full((BLOCK_Hq,), float("-inf"), tl.float32)
     sum_masked_total = tl.full((BLOCK_Hq,), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_Hq, ALL_C), 0.0, tl.float32)
@@ -72,58 +62,51 @@ def _mla_decode(
         step_l = first + tl.arange(0, STEP_L).to(tl.int64)
         k_rope_tile = tl.load(
             k_rope_ptr
-            + offs_b * k_rope_stride_B
-            + step_l[None, :] * k_rope_stride_L
-            + all_p[:, None] * k_rope_stride_P,
+            + offs_b * k_rope_strides[0]
+            + step_l[None, :] * k_rope_strides[1]
+            + all_p[:, None] * k_rope_strides[2],
             mask=(all_p[:, None] < P) & (step_l[None, :] < L),
             other=0,
         )
         latent_tile = tl.load(
             latent_ptr
-            + offs_b * latent_stride_B
-            + step_l[None, :] * latent_stride_L
-            + all_c[:, None] * latent_stride_C,
+            + offs_b * latent_strides[0]
+            + step_l[None, :] * latent_strides[1]
+            + all_c[:, None] * latent_strides[2],
             mask=(all_c[:, None] < C) & (step_l[None, :] < L),
             other=0,
         )
-        k_rope_product = tl.full((BLOCK_Hq, STEP_L), 0.0, tl.float32)
-        k_rope_product = tl.dot(q_rope_tile, k_rope_tile, k_rope_product)
-        latent_product = tl.full((BLOCK_Hq, STEP_L), 0.0, tl.float32)
-        latent_product = tl.dot(q_latent_tile, latent_tile, latent_product)
-        mask = tl.where(step_l.to(tl.float32) < seq_lens_tile.to(tl.float32), 1.0, 0.0)
+        k_rope_product = tl.dot(q_rope_tile, k_rope_tile)
+        latent_product = tl.dot(q_latent_tile, latent_tile)
+        mask = step_l.to(tl.float32) < seq_lens_tile.to(tl.float32)
         latent_product_plus_k_rope_product = latent_product + k_rope_product
         scaled_latent_product_plus_k_rope_product = scale * latent_product_plus_k_rope_product
         seen_scaled_latent_product_plus_k_rope_product = tl.where(
-            mask[None, :] != 0, scaled_latent_product_plus_k_rope_product, float("-inf")
+            mask[None, :], scaled_latent_product_plus_k_rope_product, float("-inf")
         )
-        peak_terms = tl.where(
+        terms = tl.where(
             step_l[None, :] < L, seen_scaled_latent_product_plus_k_rope_product, float("-inf")
         )
         peak_before = peak
-        peak = tl.maximum(peak, tl.max(peak_terms, axis=1))
+        peak = tl.maximum(peak, tl.max(terms, axis=1))
         peak_rescale = tl.where(peak == float("-inf"), 1.0, tl.exp(peak_before - peak))
         lowered_scaled_latent_product_plus_k_rope_product = (
             scaled_latent_product_plus_k_rope_product - peak[:, None]
         )
         exp = tl.exp(lowered_scaled_latent_product_plus_k_rope_product)
-        masked = tl.where(mask[None, :] != 0, exp, 0.0)
-        masked = tl.where(step_l[None, :] < L, masked, 0.0)
-        masked = masked.to(q_latent_ptr.dtype.element_ty)
-        sum_masked_total = sum_masked_total * peak_rescale
-        sum_masked_total += tl.sum(masked.to(tl.float32), axis=1)
+        made = tl.where(mask[None, :], exp, 0.0)
+        masked = tl.where(step_l[None, :] < L, made, 0.0).to(storage)
+        sum_masked_total = sum_masked_total * peak_rescale + tl.sum(masked.to(tl.float32), axis=1)
         masked_product_total = masked_product_total * peak_rescale[:, None]
         masked_product_total = tl.dot(masked, tl.permute(latent_tile, (1, 0)), masked_product_total)
-    peak_last = peak
-    combine_sum_masked = tl.where(peak_last == float("-inf"), 0.0, sum_masked_total)
-    combine_masked_product = tl.where(
-        peak_last[:, None] == float("-inf"), 0.0, masked_product_total
-    )
+    combine_sum_masked = tl.where(peak == float("-inf"), 0.0, sum_masked_total)
+    combine_masked_product = tl.where(peak[:, None] == float("-inf"), 0.0, masked_product_total)
     normed_combine_masked_product = combine_masked_product / combine_sum_masked[:, None]
     tl.store(
         out_ptr
-        + offs_b * out_stride_B
-        + offs_hq[:, None] * out_stride_Hq
-        + all_c[None, :] * out_stride_C,
+        + offs_b * out_strides[0]
+        + offs_hq[:, None] * out_strides[1]
+        + all_c[None, :] * out_strides[2],
         normed_combine_masked_product.to(out_ptr.dtype.element_ty),
         mask=(offs_hq[:, None] < Hq) & (all_c[None, :] < C),
     )
@@ -151,29 +134,7 @@ def mla_decode(q_latent, q_rope, latent, k_rope, seq_lens, scale):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = q_latent.new_empty((B, Hq, C))
     grid = (triton.cdiv(Hq, BLOCK_Hq) * B,)
-    _mla_decode[grid](
-        q_latent,
-        q_rope,
-        latent,
-        k_rope,
-        seq_lens,
-        out,
-        *q_latent.stride(),
-        *q_rope.stride(),
-        *latent.stride(),
-        *k_rope.stride(),
-        *seq_lens.stride(),
-        *out.stride(),
-        scale,
-        B,
-        Hq,
-        L,
-        C,
-        P,
-        ALL_C,
-        ALL_P,
-        BLOCK_Hq,
-        STEP_L,
-        num_warps=num_warps,
-    )
+    tensors = (q_latent, q_rope, latent, k_rope, seq_lens, out)
+    numbers = (scale, B, Hq, L, C, P, ALL_C, ALL_P, BLOCK_Hq, STEP_L)
+    _mla_decode[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
     return out

@@ -12,23 +12,19 @@ def _ntrans(
     x_ptr,
     alpha_ptr,
     out_ptr,
-    h_stride_M,
-    h_stride_K,
-    x_stride_M,
-    x_stride_K,
-    alpha_stride_K,
-    out_stride_M,
-    out_stride_K,
+    h_strides,
+    x_strides,
+    alpha_strides,
+    out_strides,
     M,
     K: tl.constexpr,
     ALL_K: tl.constexpr,
 ):
-    block = tl.program_id(0).to(tl.int64)
-    offs_m = block
+    offs_m = tl.program_id(0).to(tl.int64)
     all_k = tl.arange(0, ALL_K).to(tl.int64)
-    h_tile = tl.load(h_ptr + offs_m * h_stride_M + all_k * h_stride_K, mask=all_k < K, other=0)
-    x_tile = tl.load(x_ptr + offs_m * x_stride_M + all_k * x_stride_K, mask=all_k < K, other=0)
-    alpha = tl.load(alpha_ptr + all_k * alpha_stride_K, mask=all_k < K, other=0)
+    h_tile = tl.load(h_ptr + offs_m * h_strides[0] + all_k * h_strides[1], mask=all_k < K, other=0)
+    x_tile = tl.load(x_ptr + offs_m * x_strides[0] + all_k * x_strides[1], mask=all_k < K, other=0)
+    alpha = tl.load(alpha_ptr + all_k * alpha_strides[0], mask=all_k < K, other=0)
     x_squared = x_tile.to(tl.float32) * x_tile.to(tl.float32)
     sum_x_squared = tl.sum(x_squared, axis=0)
     root_sum_x_squared = tl.sqrt(sum_x_squared)
@@ -39,16 +35,12 @@ def _ntrans(
     scaled_normed_x_minus_h_plus_squared = (
         scaled_normed_x_minus_h_plus * scaled_normed_x_minus_h_plus
     )
-    sum_scaled_normed_x_minus_h_plus_squared_terms = tl.where(
-        all_k < K, scaled_normed_x_minus_h_plus_squared, 0.0
-    )
-    sum_scaled_normed_x_minus_h_plus_squared = tl.sum(
-        sum_scaled_normed_x_minus_h_plus_squared_terms, axis=0
-    )
+    terms = tl.where(all_k < K, scaled_normed_x_minus_h_plus_squared, 0.0)
+    sum_scaled_normed_x_minus_h_plus_squared = tl.sum(terms, axis=0)
     root = tl.sqrt(sum_scaled_normed_x_minus_h_plus_squared)
     normed_scaled_normed_x_minus_h_plus = scaled_normed_x_minus_h_plus / root
     tl.store(
-        out_ptr + offs_m * out_stride_M + all_k * out_stride_K,
+        out_ptr + offs_m * out_strides[0] + all_k * out_strides[1],
         normed_scaled_normed_x_minus_h_plus.to(out_ptr.dtype.element_ty),
         mask=all_k < K,
     )
@@ -69,18 +61,7 @@ def ntrans(h, x, alpha):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = h.new_empty((M, K))
     grid = (M,)
-    _ntrans[grid](
-        h,
-        x,
-        alpha,
-        out,
-        *h.stride(),
-        *x.stride(),
-        *alpha.stride(),
-        *out.stride(),
-        M,
-        K,
-        ALL_K,
-        num_warps=num_warps,
-    )
+    tensors = (h, x, alpha, out)
+    numbers = (M, K, ALL_K)
+    _ntrans[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
     return out

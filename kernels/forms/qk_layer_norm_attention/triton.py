@@ -18,33 +18,15 @@ def _qk_layer_norm_attention(
     k_bias_ptr,
     seq_lens_ptr,
     out_ptr,
-    q_stride_B,
-    q_stride_Hkv,
-    q_stride_G,
-    q_stride_D,
-    k_stride_B,
-    k_stride_L,
-    k_stride_Hkv,
-    k_stride_D,
-    v_stride_B,
-    v_stride_L,
-    v_stride_Hkv,
-    v_stride_D,
-    q_weight_stride_Hkv,
-    q_weight_stride_G,
-    q_weight_stride_D,
-    q_bias_stride_Hkv,
-    q_bias_stride_G,
-    q_bias_stride_D,
-    k_weight_stride_Hkv,
-    k_weight_stride_D,
-    k_bias_stride_Hkv,
-    k_bias_stride_D,
-    seq_lens_stride_B,
-    out_stride_B,
-    out_stride_Hkv,
-    out_stride_G,
-    out_stride_D,
+    q_strides,
+    k_strides,
+    v_strides,
+    q_weight_strides,
+    q_bias_strides,
+    k_weight_strides,
+    k_bias_strides,
+    seq_lens_strides,
+    out_strides,
     scale,
     eps,
     B,
@@ -60,55 +42,48 @@ def _qk_layer_norm_attention(
     offs_g = block % tl.cdiv(G, BLOCK_G) * BLOCK_G + tl.arange(0, BLOCK_G)
     block = block // tl.cdiv(G, BLOCK_G)
     offs_hkv = block % Hkv
-    block = block // Hkv
-    offs_b = block
+    offs_b = block // Hkv
     all_d = tl.arange(0, ALL_D).to(tl.int64)
+    storage = q_ptr.dtype.element_ty
     q_tile = tl.load(
         q_ptr
-        + offs_b * q_stride_B
-        + offs_hkv * q_stride_Hkv
-        + offs_g[:, None] * q_stride_G
-        + all_d[None, :] * q_stride_D,
+        + offs_b * q_strides[0]
+        + offs_hkv * q_strides[1]
+        + offs_g[:, None] * q_strides[2]
+        + all_d[None, :] * q_strides[3],
         mask=(offs_g[:, None] < G) & (all_d[None, :] < D),
         other=0,
     )
-    seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_stride_B)
+    seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_strides[0])
     sum_q = tl.sum(q_tile.to(tl.float32), axis=1)
     mean_q = sum_q / (D * 1.0)
     q_minus_mean_q = q_tile.to(tl.float32) - mean_q[:, None]
-    q_minus_mean_q_squared_terms = tl.where(
-        all_d[None, :] < D, q_minus_mean_q * q_minus_mean_q, 0.0
-    )
-    q_minus_mean_q_squared = tl.sum(q_minus_mean_q_squared_terms, axis=1)
+    terms = tl.where(all_d[None, :] < D, q_minus_mean_q * q_minus_mean_q, 0.0)
+    q_minus_mean_q_squared = tl.sum(terms, axis=1)
     mean_q_minus_mean_q_squared = q_minus_mean_q_squared / (D * 1.0)
     mean_q_minus_mean_q_squared_plus = mean_q_minus_mean_q_squared + eps
     root = tl.sqrt(mean_q_minus_mean_q_squared_plus)
     normed_q_minus_mean_q = q_minus_mean_q / root[:, None]
     q_weight_tile = tl.load(
         q_weight_ptr
-        + offs_hkv * q_weight_stride_Hkv
-        + offs_g[:, None] * q_weight_stride_G
-        + all_d[None, :] * q_weight_stride_D,
+        + offs_hkv * q_weight_strides[0]
+        + offs_g[:, None] * q_weight_strides[1]
+        + all_d[None, :] * q_weight_strides[2],
         mask=(offs_g[:, None] < G) & (all_d[None, :] < D),
         other=0,
     )
     scaled_normed_q_minus_mean_q = normed_q_minus_mean_q * q_weight_tile.to(tl.float32)
     q_bias_tile = tl.load(
         q_bias_ptr
-        + offs_hkv * q_bias_stride_Hkv
-        + offs_g[:, None] * q_bias_stride_G
-        + all_d[None, :] * q_bias_stride_D,
+        + offs_hkv * q_bias_strides[0]
+        + offs_g[:, None] * q_bias_strides[1]
+        + all_d[None, :] * q_bias_strides[2],
         mask=(offs_g[:, None] < G) & (all_d[None, :] < D),
         other=0,
     )
     scaled_normed_q_minus_mean_q_plus = scaled_normed_q_minus_mean_q + q_bias_tile.to(tl.float32)
-    scaled_scaled_normed_q_minus_mean_q_plus = scale * scaled_normed_q_minus_mean_q_plus
-    scaled_scaled_normed_q_minus_mean_q_plus = tl.where(
-        all_d[None, :] < D, scaled_scaled_normed_q_minus_mean_q_plus, 0.0
-    )
-    scaled_scaled_normed_q_minus_mean_q_plus = scaled_scaled_normed_q_minus_mean_q_plus.to(
-        q_ptr.dtype.element_ty
-    )
+    made = scale * scaled_normed_q_minus_mean_q_plus
+    scaled_scaled_normed_q_minus_mean_q_plus = tl.where(all_d[None, :] < D, made, 0.0).to(storage)
     peak = tl.full((BLOCK_G,), float("-inf"), tl.float32)
     sum_masked_total = tl.full((BLOCK_G,), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_G, ALL_D), 0.0, tl.float32)
@@ -116,96 +91,77 @@ def _qk_layer_norm_attention(
         step_l = first + tl.arange(0, STEP_L).to(tl.int64)
         v_tile = tl.load(
             v_ptr
-            + offs_b * v_stride_B
-            + step_l[None, :] * v_stride_L
-            + offs_hkv * v_stride_Hkv
-            + all_d[:, None] * v_stride_D,
+            + offs_b * v_strides[0]
+            + step_l[None, :] * v_strides[1]
+            + offs_hkv * v_strides[2]
+            + all_d[:, None] * v_strides[3],
             mask=(all_d[:, None] < D) & (step_l[None, :] < L),
             other=0,
         )
         k_tile = tl.load(
             k_ptr
-            + offs_b * k_stride_B
-            + step_l[None, :] * k_stride_L
-            + offs_hkv * k_stride_Hkv
-            + all_d[:, None] * k_stride_D,
+            + offs_b * k_strides[0]
+            + step_l[None, :] * k_strides[1]
+            + offs_hkv * k_strides[2]
+            + all_d[:, None] * k_strides[3],
             mask=(all_d[:, None] < D) & (step_l[None, :] < L),
             other=0,
         )
         sum_k = tl.sum(k_tile.to(tl.float32), axis=0)
         mean_k = sum_k / (D * 1.0)
         k_minus_mean_k = k_tile.to(tl.float32) - mean_k[None, :]
-        k_minus_mean_k_squared_terms = tl.where(
-            all_d[:, None] < D, k_minus_mean_k * k_minus_mean_k, 0.0
-        )
-        k_minus_mean_k_squared = tl.sum(k_minus_mean_k_squared_terms, axis=0)
+        terms = tl.where(all_d[:, None] < D, k_minus_mean_k * k_minus_mean_k, 0.0)
+        k_minus_mean_k_squared = tl.sum(terms, axis=0)
         mean_k_minus_mean_k_squared = k_minus_mean_k_squared / (D * 1.0)
         mean_k_minus_mean_k_squared_plus = mean_k_minus_mean_k_squared + eps
         root_2 = tl.sqrt(mean_k_minus_mean_k_squared_plus)
         normed_k_minus_mean_k = k_minus_mean_k / root_2[None, :]
         k_weight_tile = tl.load(
-            k_weight_ptr + offs_hkv * k_weight_stride_Hkv + all_d * k_weight_stride_D,
+            k_weight_ptr + offs_hkv * k_weight_strides[0] + all_d * k_weight_strides[1],
             mask=all_d < D,
             other=0,
         )
         scaled_normed_k_minus_mean_k = normed_k_minus_mean_k * k_weight_tile.to(tl.float32)[:, None]
         k_bias_tile = tl.load(
-            k_bias_ptr + offs_hkv * k_bias_stride_Hkv + all_d * k_bias_stride_D,
+            k_bias_ptr + offs_hkv * k_bias_strides[0] + all_d * k_bias_strides[1],
             mask=all_d < D,
             other=0,
         )
-        scaled_normed_k_minus_mean_k_plus = (
-            scaled_normed_k_minus_mean_k + k_bias_tile.to(tl.float32)[:, None]
-        )
-        scaled_normed_k_minus_mean_k_plus = tl.where(
-            all_d[:, None] < D, scaled_normed_k_minus_mean_k_plus, 0.0
-        )
-        scaled_normed_k_minus_mean_k_plus = scaled_normed_k_minus_mean_k_plus.to(
-            q_ptr.dtype.element_ty
-        )
-        scaled_scaled_normed_q_minus_mean_q_plus_product = tl.full(
-            (BLOCK_G, STEP_L), 0.0, tl.float32
-        )
+        made = scaled_normed_k_minus_mean_k + k_bias_tile.to(tl.float32)[:, None]
+        scaled_normed_k_minus_mean_k_plus = tl.where(all_d[:, None] < D, made, 0.0).to(storage)
         scaled_scaled_normed_q_minus_mean_q_plus_product = tl.dot(
-            scaled_scaled_normed_q_minus_mean_q_plus,
-            scaled_normed_k_minus_mean_k_plus,
-            scaled_scaled_normed_q_minus_mean_q_plus_product,
+            scaled_scaled_normed_q_minus_mean_q_plus, scaled_normed_k_minus_mean_k_plus
         )
-        mask = tl.where(step_l.to(tl.float32) < seq_lens_tile.to(tl.float32), 1.0, 0.0)
+        mask = step_l.to(tl.float32) < seq_lens_tile.to(tl.float32)
         seen_scaled_scaled_normed_q_minus_mean_q_plus_product = tl.where(
-            mask[None, :] != 0, scaled_scaled_normed_q_minus_mean_q_plus_product, float("-inf")
+            mask[None, :], scaled_scaled_normed_q_minus_mean_q_plus_product, float("-inf")
         )
-        peak_terms = tl.where(
+        terms = tl.where(
             step_l[None, :] < L,
             seen_scaled_scaled_normed_q_minus_mean_q_plus_product,
             float("-inf"),
         )
         peak_before = peak
-        peak = tl.maximum(peak, tl.max(peak_terms, axis=1))
+        peak = tl.maximum(peak, tl.max(terms, axis=1))
         peak_rescale = tl.where(peak == float("-inf"), 1.0, tl.exp(peak_before - peak))
         lowered_scaled_scaled_normed_q_minus_mean_q_plus_product = (
             scaled_scaled_normed_q_minus_mean_q_plus_product - peak[:, None]
         )
         exp = tl.exp(lowered_scaled_scaled_normed_q_minus_mean_q_plus_product)
-        masked = tl.where(mask[None, :] != 0, exp, 0.0)
-        masked = tl.where(step_l[None, :] < L, masked, 0.0)
-        masked = masked.to(q_ptr.dtype.element_ty)
-        sum_masked_total = sum_masked_total * peak_rescale
-        sum_masked_total += tl.sum(masked.to(tl.float32), axis=1)
+        made = tl.where(mask[None, :], exp, 0.0)
+        masked = tl.where(step_l[None, :] < L, made, 0.0).to(storage)
+        sum_masked_total = sum_masked_total * peak_rescale + tl.sum(masked.to(tl.float32), axis=1)
         masked_product_total = masked_product_total * peak_rescale[:, None]
         masked_product_total = tl.dot(masked, tl.permute(v_tile, (1, 0)), masked_product_total)
-    peak_last = peak
-    combine_sum_masked = tl.where(peak_last == float("-inf"), 0.0, sum_masked_total)
-    combine_masked_product = tl.where(
-        peak_last[:, None] == float("-inf"), 0.0, masked_product_total
-    )
+    combine_sum_masked = tl.where(peak == float("-inf"), 0.0, sum_masked_total)
+    combine_masked_product = tl.where(peak[:, None] == float("-inf"), 0.0, masked_product_total)
     normed_combine_masked_product = combine_masked_product / combine_sum_masked[:, None]
     tl.store(
         out_ptr
-        + offs_b * out_stride_B
-        + offs_hkv * out_stride_Hkv
-        + offs_g[:, None] * out_stride_G
-        + all_d[None, :] * out_stride_D,
+        + offs_b * out_strides[0]
+        + offs_hkv * out_strides[1]
+        + offs_g[:, None] * out_strides[2]
+        + all_d[None, :] * out_strides[3],
         normed_combine_masked_product.to(out_ptr.dtype.element_ty),
         mask=(offs_g[:, None] < G) & (all_d[None, :] < D),
     )
@@ -215,10 +171,8 @@ def qk_layer_norm_attention(q, k, v, q_weight, q_bias, k_weight, k_bias, seq_len
     """Return out [B, Hkv, G, D]."""
     B, Hkv, G, D = q.shape
     L = k.shape[1]
-    if q_bias is None:
-        q_bias = q.new_zeros(()).expand((Hkv, G, D))
-    if k_bias is None:
-        k_bias = q.new_zeros(()).expand((Hkv, D))
+    q_bias = q.new_zeros(()).expand((Hkv, G, D)) if q_bias is None else q_bias
+    k_bias = q.new_zeros(()).expand((Hkv, D)) if k_bias is None else k_bias
     for name, tensor, shape in (
         ("q", q, (B, Hkv, G, D)),
         ("k", k, (B, L, Hkv, D)),
@@ -238,35 +192,9 @@ def qk_layer_norm_attention(q, k, v, q_weight, q_bias, k_weight, k_bias, seq_len
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = q.new_empty((B, Hkv, G, D))
     grid = (triton.cdiv(G, BLOCK_G) * Hkv * B,)
+    tensors = (q, k, v, q_weight, q_bias, k_weight, k_bias, seq_lens, out)
+    numbers = (scale, eps, B, Hkv, G, L, D, ALL_D, BLOCK_G, STEP_L)
     _qk_layer_norm_attention[grid](
-        q,
-        k,
-        v,
-        q_weight,
-        q_bias,
-        k_weight,
-        k_bias,
-        seq_lens,
-        out,
-        *q.stride(),
-        *k.stride(),
-        *v.stride(),
-        *q_weight.stride(),
-        *q_bias.stride(),
-        *k_weight.stride(),
-        *k_bias.stride(),
-        *seq_lens.stride(),
-        *out.stride(),
-        scale,
-        eps,
-        B,
-        Hkv,
-        G,
-        L,
-        D,
-        ALL_D,
-        BLOCK_G,
-        STEP_L,
-        num_warps=num_warps,
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
     )
     return out

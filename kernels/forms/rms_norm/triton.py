@@ -11,24 +11,21 @@ def _rms_norm(
     x_ptr,
     norm_weight_ptr,
     out_ptr,
-    x_stride_M,
-    x_stride_K,
-    norm_weight_stride_K,
-    out_stride_M,
-    out_stride_K,
+    x_strides,
+    norm_weight_strides,
+    out_strides,
     eps,
     weight_offset,
     M,
     K: tl.constexpr,
     ALL_K: tl.constexpr,
 ):
-    block = tl.program_id(0).to(tl.int64)
-    offs_m = block
+    offs_m = tl.program_id(0).to(tl.int64)
     all_k = tl.arange(0, ALL_K).to(tl.int64)
-    x_tile = tl.load(x_ptr + offs_m * x_stride_M + all_k * x_stride_K, mask=all_k < K, other=0)
+    x_tile = tl.load(x_ptr + offs_m * x_strides[0] + all_k * x_strides[1], mask=all_k < K, other=0)
     x_squared = x_tile.to(tl.float32) * x_tile.to(tl.float32)
     sum_x_squared = tl.sum(x_squared, axis=0)
-    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_stride_K, mask=all_k < K, other=0)
+    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_strides[0], mask=all_k < K, other=0)
     weight_offset_plus_norm_weight = norm_weight.to(tl.float32) + weight_offset
     mean_x_squared = sum_x_squared / (K * 1.0)
     mean_x_squared_plus_eps = eps + mean_x_squared
@@ -36,7 +33,7 @@ def _rms_norm(
     normed_x = x_tile.to(tl.float32) / root
     scaled_normed_x = weight_offset_plus_norm_weight * normed_x
     tl.store(
-        out_ptr + offs_m * out_stride_M + all_k * out_stride_K,
+        out_ptr + offs_m * out_strides[0] + all_k * out_strides[1],
         scaled_normed_x.to(out_ptr.dtype.element_ty),
         mask=all_k < K,
     )
@@ -45,8 +42,7 @@ def _rms_norm(
 def rms_norm(x, norm_weight, eps, weight_offset=None):
     """Return out [M, K]."""
     M, K = x.shape
-    if weight_offset is None:
-        weight_offset = 0.0
+    weight_offset = 0.0 if weight_offset is None else weight_offset
     for name, tensor, shape in (
         ("x", x, (M, K)),
         ("norm_weight", norm_weight, (K,)),
@@ -58,18 +54,7 @@ def rms_norm(x, norm_weight, eps, weight_offset=None):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, K))
     grid = (M,)
-    _rms_norm[grid](
-        x,
-        norm_weight,
-        out,
-        *x.stride(),
-        *norm_weight.stride(),
-        *out.stride(),
-        eps,
-        weight_offset,
-        M,
-        K,
-        ALL_K,
-        num_warps=num_warps,
-    )
+    tensors = (x, norm_weight, out)
+    numbers = (eps, weight_offset, M, K, ALL_K)
+    _rms_norm[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
     return out

@@ -13,15 +13,11 @@ def _rms_norm_gated_mlp(
     gate_weight_ptr,
     up_weight_ptr,
     out_ptr,
-    x_stride_M,
-    x_stride_K,
-    norm_weight_stride_K,
-    gate_weight_stride_N,
-    gate_weight_stride_K,
-    up_weight_stride_N,
-    up_weight_stride_K,
-    out_stride_M,
-    out_stride_N,
+    x_strides,
+    norm_weight_strides,
+    gate_weight_strides,
+    up_weight_strides,
+    out_strides,
     eps,
     M,
     K: tl.constexpr,
@@ -32,43 +28,41 @@ def _rms_norm_gated_mlp(
 ):
     block = tl.program_id(0).to(tl.int64)
     offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
-    block = block // tl.cdiv(N, BLOCK_N)
-    offs_m = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_m = block // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
+    storage = x_ptr.dtype.element_ty
     x_squared_total = tl.full((BLOCK_M,), 0.0, tl.float32)
     scaled_up_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
     scaled_gate_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
     for first in range(0, K, STEP_K):
         step_k = first + tl.arange(0, STEP_K).to(tl.int64)
         x_tile = tl.load(
-            x_ptr + offs_m[:, None] * x_stride_M + step_k[None, :] * x_stride_K,
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
             other=0,
         )
         norm_weight_tile = tl.load(
-            norm_weight_ptr + step_k * norm_weight_stride_K, mask=step_k < K, other=0
+            norm_weight_ptr + step_k * norm_weight_strides[0], mask=step_k < K, other=0
         )
         gate_weight_tile = tl.load(
             gate_weight_ptr
-            + offs_n[None, :] * gate_weight_stride_N
-            + step_k[:, None] * gate_weight_stride_K,
+            + offs_n[None, :] * gate_weight_strides[0]
+            + step_k[:, None] * gate_weight_strides[1],
             mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
             other=0,
         )
         up_weight_tile = tl.load(
             up_weight_ptr
-            + offs_n[None, :] * up_weight_stride_N
-            + step_k[:, None] * up_weight_stride_K,
+            + offs_n[None, :] * up_weight_strides[0]
+            + step_k[:, None] * up_weight_strides[1],
             mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
             other=0,
         )
         x_squared_total += tl.sum(x_tile.to(tl.float32) * x_tile.to(tl.float32), axis=1)
-        scaled_up_weight = norm_weight_tile.to(tl.float32)[:, None] * up_weight_tile.to(tl.float32)
-        scaled_up_weight = scaled_up_weight.to(x_ptr.dtype.element_ty)
+        made = norm_weight_tile.to(tl.float32)[:, None] * up_weight_tile.to(tl.float32)
+        scaled_up_weight = made.to(storage)
         scaled_up_product_total = tl.dot(x_tile, scaled_up_weight, scaled_up_product_total)
-        scaled_gate_weight = norm_weight_tile.to(tl.float32)[:, None] * gate_weight_tile.to(
-            tl.float32
-        )
-        scaled_gate_weight = scaled_gate_weight.to(x_ptr.dtype.element_ty)
+        made = norm_weight_tile.to(tl.float32)[:, None] * gate_weight_tile.to(tl.float32)
+        scaled_gate_weight = made.to(storage)
         scaled_gate_product_total = tl.dot(x_tile, scaled_gate_weight, scaled_gate_product_total)
     mean_x_squared = x_squared_total / (K * 1.0)
     mean_x_squared_plus_eps = eps + mean_x_squared
@@ -78,7 +72,7 @@ def _rms_norm_gated_mlp(
     silu = normed_scaled_gate_product * tl.sigmoid(normed_scaled_gate_product)
     normed_scaled_up_product_times_silu = normed_scaled_up_product * silu
     tl.store(
-        out_ptr + offs_m[:, None] * out_stride_M + offs_n[None, :] * out_stride_N,
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
         normed_scaled_up_product_times_silu.to(out_ptr.dtype.element_ty),
         mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
     )
@@ -103,24 +97,9 @@ def rms_norm_gated_mlp(x, norm_weight, gate_weight, up_weight, eps):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
+    tensors = (x, norm_weight, gate_weight, up_weight, out)
+    numbers = (eps, M, K, N, BLOCK_M, BLOCK_N, STEP_K)
     _rms_norm_gated_mlp[grid](
-        x,
-        norm_weight,
-        gate_weight,
-        up_weight,
-        out,
-        *x.stride(),
-        *norm_weight.stride(),
-        *gate_weight.stride(),
-        *up_weight.stride(),
-        *out.stride(),
-        eps,
-        M,
-        K,
-        N,
-        BLOCK_M,
-        BLOCK_N,
-        STEP_K,
-        num_warps=num_warps,
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
     )
     return out

@@ -12,13 +12,10 @@ def _rms_norm_linear(
     norm_weight_ptr,
     weight_ptr,
     out_ptr,
-    x_stride_M,
-    x_stride_K,
-    norm_weight_stride_K,
-    weight_stride_N,
-    weight_stride_K,
-    out_stride_M,
-    out_stride_N,
+    x_strides,
+    norm_weight_strides,
+    weight_strides,
+    out_strides,
     eps,
     M,
     K: tl.constexpr,
@@ -29,35 +26,35 @@ def _rms_norm_linear(
 ):
     block = tl.program_id(0).to(tl.int64)
     offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
-    block = block // tl.cdiv(N, BLOCK_N)
-    offs_m = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_m = block // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
+    storage = x_ptr.dtype.element_ty
     x_squared_total = tl.full((BLOCK_M,), 0.0, tl.float32)
     scaled_x_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
     for first in range(0, K, STEP_K):
         step_k = first + tl.arange(0, STEP_K).to(tl.int64)
         weight_tile = tl.load(
-            weight_ptr + offs_n[None, :] * weight_stride_N + step_k[:, None] * weight_stride_K,
+            weight_ptr + offs_n[None, :] * weight_strides[0] + step_k[:, None] * weight_strides[1],
             mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
             other=0,
         )
         x_tile = tl.load(
-            x_ptr + offs_m[:, None] * x_stride_M + step_k[None, :] * x_stride_K,
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
             other=0,
         )
         norm_weight_tile = tl.load(
-            norm_weight_ptr + step_k * norm_weight_stride_K, mask=step_k < K, other=0
+            norm_weight_ptr + step_k * norm_weight_strides[0], mask=step_k < K, other=0
         )
         x_squared_total += tl.sum(x_tile.to(tl.float32) * x_tile.to(tl.float32), axis=1)
-        scaled_x = x_tile.to(tl.float32) * norm_weight_tile.to(tl.float32)[None, :]
-        scaled_x = scaled_x.to(x_ptr.dtype.element_ty)
+        made = x_tile.to(tl.float32) * norm_weight_tile.to(tl.float32)[None, :]
+        scaled_x = made.to(storage)
         scaled_x_product_total = tl.dot(scaled_x, weight_tile, scaled_x_product_total)
     mean_x_squared = x_squared_total / (K * 1.0)
     mean_x_squared_plus_eps = eps + mean_x_squared
     root = tl.sqrt(mean_x_squared_plus_eps)
     normed_scaled_x_product = scaled_x_product_total / root[:, None]
     tl.store(
-        out_ptr + offs_m[:, None] * out_stride_M + offs_n[None, :] * out_stride_N,
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
         normed_scaled_x_product.to(out_ptr.dtype.element_ty),
         mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
     )
@@ -81,22 +78,7 @@ def rms_norm_linear(x, norm_weight, weight, eps):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
-    _rms_norm_linear[grid](
-        x,
-        norm_weight,
-        weight,
-        out,
-        *x.stride(),
-        *norm_weight.stride(),
-        *weight.stride(),
-        *out.stride(),
-        eps,
-        M,
-        K,
-        N,
-        BLOCK_M,
-        BLOCK_N,
-        STEP_K,
-        num_warps=num_warps,
-    )
+    tensors = (x, norm_weight, weight, out)
+    numbers = (eps, M, K, N, BLOCK_M, BLOCK_N, STEP_K)
+    _rms_norm_linear[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
     return out

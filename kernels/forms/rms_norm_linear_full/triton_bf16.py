@@ -13,14 +13,11 @@ def _rms_norm_linear_full(
     weight_ptr,
     bias_ptr,
     out_ptr,
-    x_stride_M,
-    x_stride_K,
-    norm_weight_stride_K,
-    weight_stride_N,
-    weight_stride_K,
-    bias_stride_N,
-    out_stride_M,
-    out_stride_N,
+    x_strides,
+    norm_weight_strides,
+    weight_strides,
+    bias_strides,
+    out_strides,
     eps,
     weight_offset,
     M,
@@ -32,38 +29,38 @@ def _rms_norm_linear_full(
 ):
     block = tl.program_id(0).to(tl.int64)
     offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
-    block = block // tl.cdiv(N, BLOCK_N)
-    offs_m = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_m = block // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
+    storage = x_ptr.dtype.element_ty
     x_squared_total = tl.full((BLOCK_M,), 0.0, tl.float32)
     scaled_x_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
     for first in range(0, K, STEP_K):
         step_k = first + tl.arange(0, STEP_K).to(tl.int64)
         weight_tile = tl.load(
-            weight_ptr + offs_n[None, :] * weight_stride_N + step_k[:, None] * weight_stride_K,
+            weight_ptr + offs_n[None, :] * weight_strides[0] + step_k[:, None] * weight_strides[1],
             mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
             other=0,
         )
         x_tile = tl.load(
-            x_ptr + offs_m[:, None] * x_stride_M + step_k[None, :] * x_stride_K,
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
             other=0,
         )
         norm_weight_tile = tl.load(
-            norm_weight_ptr + step_k * norm_weight_stride_K, mask=step_k < K, other=0
+            norm_weight_ptr + step_k * norm_weight_strides[0], mask=step_k < K, other=0
         )
         x_squared_total += tl.sum(x_tile.to(tl.float32) * x_tile.to(tl.float32), axis=1)
         weight_offset_plus_norm_weight = norm_weight_tile.to(tl.float32) + weight_offset
-        scaled_x = x_tile.to(tl.float32) * weight_offset_plus_norm_weight[None, :]
-        scaled_x = scaled_x.to(x_ptr.dtype.element_ty)
+        made = x_tile.to(tl.float32) * weight_offset_plus_norm_weight[None, :]
+        scaled_x = made.to(storage)
         scaled_x_product_total = tl.dot(scaled_x, weight_tile, scaled_x_product_total)
-    bias_tile = tl.load(bias_ptr + offs_n * bias_stride_N, mask=offs_n < N, other=0)
+    bias_tile = tl.load(bias_ptr + offs_n * bias_strides[0], mask=offs_n < N, other=0)
     mean_x_squared = x_squared_total / (K * 1.0)
     mean_x_squared_plus_eps = eps + mean_x_squared
     root = tl.sqrt(mean_x_squared_plus_eps)
     normed_scaled_x_product = scaled_x_product_total / root[:, None]
     normed_scaled_x_product_plus = bias_tile.to(tl.float32)[None, :] + normed_scaled_x_product
     tl.store(
-        out_ptr + offs_m[:, None] * out_stride_M + offs_n[None, :] * out_stride_N,
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
         normed_scaled_x_product_plus.to(out_ptr.dtype.element_ty),
         mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
     )
@@ -73,10 +70,8 @@ def rms_norm_linear_full(x, norm_weight, weight, eps, bias=None, weight_offset=N
     """Return out [M, N]."""
     M, K = x.shape
     N = weight.shape[0]
-    if bias is None:
-        bias = x.new_zeros(()).expand((N,))
-    if weight_offset is None:
-        weight_offset = 0.0
+    bias = x.new_zeros(()).expand((N,)) if bias is None else bias
+    weight_offset = 0.0 if weight_offset is None else weight_offset
     for name, tensor, shape in (
         ("x", x, (M, K)),
         ("norm_weight", norm_weight, (K,)),
@@ -92,25 +87,9 @@ def rms_norm_linear_full(x, norm_weight, weight, eps, bias=None, weight_offset=N
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
+    tensors = (x, norm_weight, weight, bias, out)
+    numbers = (eps, weight_offset, M, K, N, BLOCK_M, BLOCK_N, STEP_K)
     _rms_norm_linear_full[grid](
-        x,
-        norm_weight,
-        weight,
-        bias,
-        out,
-        *x.stride(),
-        *norm_weight.stride(),
-        *weight.stride(),
-        *bias.stride(),
-        *out.stride(),
-        eps,
-        weight_offset,
-        M,
-        K,
-        N,
-        BLOCK_M,
-        BLOCK_N,
-        STEP_K,
-        num_warps=num_warps,
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
     )
     return out

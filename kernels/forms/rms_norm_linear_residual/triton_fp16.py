@@ -16,18 +16,13 @@ def _rms_norm_linear_residual(
     residual_ptr,
     out_ptr,
     total_ptr,
-    x_stride_M,
-    x_stride_K,
-    norm_weight_stride_K,
-    weight_stride_N,
-    weight_stride_K,
-    bias_stride_N,
-    residual_stride_M,
-    residual_stride_K,
-    out_stride_M,
-    out_stride_N,
-    total_stride_M,
-    total_stride_K,
+    x_strides,
+    norm_weight_strides,
+    weight_strides,
+    bias_strides,
+    residual_strides,
+    out_strides,
+    total_strides,
     eps,
     weight_offset,
     M,
@@ -39,53 +34,52 @@ def _rms_norm_linear_residual(
 ):
     block = tl.program_id(0).to(tl.int64)
     offs_m = block % tl.cdiv(M, BLOCK_M) * BLOCK_M + tl.arange(0, BLOCK_M)
-    block = block // tl.cdiv(M, BLOCK_M)
-    offs_n = block * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_n = block // tl.cdiv(M, BLOCK_M) * BLOCK_N + tl.arange(0, BLOCK_N)
+    storage = x_ptr.dtype.element_ty
     total_squared_total = tl.full((BLOCK_M,), 0.0, tl.float32)
     scaled_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
     for first in range(0, K, STEP_K):
         step_k = first + tl.arange(0, STEP_K).to(tl.int64)
         x_tile = tl.load(
-            x_ptr + offs_m[:, None] * x_stride_M + step_k[None, :] * x_stride_K,
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
             other=0,
         )
         norm_weight_tile = tl.load(
-            norm_weight_ptr + step_k * norm_weight_stride_K, mask=step_k < K, other=0
+            norm_weight_ptr + step_k * norm_weight_strides[0], mask=step_k < K, other=0
         )
         weight_tile = tl.load(
-            weight_ptr + offs_n[None, :] * weight_stride_N + step_k[:, None] * weight_stride_K,
+            weight_ptr + offs_n[None, :] * weight_strides[0] + step_k[:, None] * weight_strides[1],
             mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
             other=0,
         )
         residual_tile = tl.load(
             residual_ptr
-            + offs_m[:, None] * residual_stride_M
-            + step_k[None, :] * residual_stride_K,
+            + offs_m[:, None] * residual_strides[0]
+            + step_k[None, :] * residual_strides[1],
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
             other=0,
         )
-        total_tile = x_tile.to(tl.float32) + residual_tile.to(tl.float32)
-        total_tile = tl.where(step_k[None, :] < K, total_tile, 0.0)
-        total_tile = total_tile.to(x_ptr.dtype.element_ty)
+        made = x_tile.to(tl.float32) + residual_tile.to(tl.float32)
+        total_tile = tl.where(step_k[None, :] < K, made, 0.0).to(storage)
         total_squared_total += tl.sum(total_tile.to(tl.float32) * total_tile.to(tl.float32), axis=1)
         weight_offset_plus_norm_weight = norm_weight_tile.to(tl.float32) + weight_offset
-        scaled_weight = weight_tile.to(tl.float32) * weight_offset_plus_norm_weight[:, None]
-        scaled_weight = scaled_weight.to(x_ptr.dtype.element_ty)
+        made = weight_tile.to(tl.float32) * weight_offset_plus_norm_weight[:, None]
+        scaled_weight = made.to(storage)
         scaled_product_total = tl.dot(total_tile, scaled_weight, scaled_product_total)
         tl.store(
-            total_ptr + offs_m[:, None] * total_stride_M + step_k[None, :] * total_stride_K,
+            total_ptr + offs_m[:, None] * total_strides[0] + step_k[None, :] * total_strides[1],
             total_tile.to(tl.float32).to(total_ptr.dtype.element_ty),
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
         )
-    bias_tile = tl.load(bias_ptr + offs_n * bias_stride_N, mask=offs_n < N, other=0)
+    bias_tile = tl.load(bias_ptr + offs_n * bias_strides[0], mask=offs_n < N, other=0)
     mean_total_squared = total_squared_total / (K * 1.0)
     mean_total_squared_plus_eps = eps + mean_total_squared
     root = tl.sqrt(mean_total_squared_plus_eps)
     normed_scaled_product = scaled_product_total / root[:, None]
     normed_scaled_product_plus = bias_tile.to(tl.float32)[None, :] + normed_scaled_product
     tl.store(
-        out_ptr + offs_m[:, None] * out_stride_M + offs_n[None, :] * out_stride_N,
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
         normed_scaled_product_plus.to(out_ptr.dtype.element_ty),
         mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
     )
@@ -95,10 +89,8 @@ def rms_norm_linear_residual(x, norm_weight, weight, eps, bias, residual, weight
     """Return out [M, N] and total [M, K]."""
     M, K = x.shape
     N = weight.shape[0]
-    if bias is None:
-        bias = x.new_zeros(()).expand((N,))
-    if weight_offset is None:
-        weight_offset = 0.0
+    bias = x.new_zeros(()).expand((N,)) if bias is None else bias
+    weight_offset = 0.0 if weight_offset is None else weight_offset
     for name, tensor, shape in (
         ("x", x, (M, K)),
         ("norm_weight", norm_weight, (K,)),
@@ -116,29 +108,9 @@ def rms_norm_linear_residual(x, norm_weight, weight, eps, bias, residual, weight
     out = x.new_empty((M, N))
     total = x.new_empty((M, K))
     grid = (triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N),)
+    tensors = (x, norm_weight, weight, bias, residual, out, total)
+    numbers = (eps, weight_offset, M, K, N, BLOCK_M, BLOCK_N, STEP_K)
     _rms_norm_linear_residual[grid](
-        x,
-        norm_weight,
-        weight,
-        bias,
-        residual,
-        out,
-        total,
-        *x.stride(),
-        *norm_weight.stride(),
-        *weight.stride(),
-        *bias.stride(),
-        *residual.stride(),
-        *out.stride(),
-        *total.stride(),
-        eps,
-        weight_offset,
-        M,
-        K,
-        N,
-        BLOCK_M,
-        BLOCK_N,
-        STEP_K,
-        num_warps=num_warps,
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
     )
     return out, total

@@ -13,35 +13,30 @@ def _rms_norm_residual(
     residual_ptr,
     out_ptr,
     total_ptr,
-    x_stride_M,
-    x_stride_K,
-    norm_weight_stride_K,
-    residual_stride_M,
-    residual_stride_K,
-    out_stride_M,
-    out_stride_K,
-    total_stride_M,
-    total_stride_K,
+    x_strides,
+    norm_weight_strides,
+    residual_strides,
+    out_strides,
+    total_strides,
     eps,
     weight_offset,
     M,
     K: tl.constexpr,
     ALL_K: tl.constexpr,
 ):
-    block = tl.program_id(0).to(tl.int64)
-    offs_m = block
+    offs_m = tl.program_id(0).to(tl.int64)
     all_k = tl.arange(0, ALL_K).to(tl.int64)
-    x_tile = tl.load(x_ptr + offs_m * x_stride_M + all_k * x_stride_K, mask=all_k < K, other=0)
+    x_tile = tl.load(x_ptr + offs_m * x_strides[0] + all_k * x_strides[1], mask=all_k < K, other=0)
     residual_tile = tl.load(
-        residual_ptr + offs_m * residual_stride_M + all_k * residual_stride_K,
+        residual_ptr + offs_m * residual_strides[0] + all_k * residual_strides[1],
         mask=all_k < K,
         other=0,
     )
     total_tile = x_tile.to(tl.float32) + residual_tile.to(tl.float32)
     total_squared = total_tile * total_tile
-    sum_total_squared_terms = tl.where(all_k < K, total_squared, 0.0)
-    sum_total_squared = tl.sum(sum_total_squared_terms, axis=0)
-    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_stride_K, mask=all_k < K, other=0)
+    terms = tl.where(all_k < K, total_squared, 0.0)
+    sum_total_squared = tl.sum(terms, axis=0)
+    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_strides[0], mask=all_k < K, other=0)
     weight_offset_plus_norm_weight = norm_weight.to(tl.float32) + weight_offset
     mean_total_squared = sum_total_squared / (K * 1.0)
     mean_total_squared_plus_eps = eps + mean_total_squared
@@ -49,12 +44,12 @@ def _rms_norm_residual(
     normed_total = total_tile / root
     scaled_normed = weight_offset_plus_norm_weight * normed_total
     tl.store(
-        out_ptr + offs_m * out_stride_M + all_k * out_stride_K,
+        out_ptr + offs_m * out_strides[0] + all_k * out_strides[1],
         scaled_normed.to(out_ptr.dtype.element_ty),
         mask=all_k < K,
     )
     tl.store(
-        total_ptr + offs_m * total_stride_M + all_k * total_stride_K,
+        total_ptr + offs_m * total_strides[0] + all_k * total_strides[1],
         total_tile.to(total_ptr.dtype.element_ty),
         mask=all_k < K,
     )
@@ -63,8 +58,7 @@ def _rms_norm_residual(
 def rms_norm_residual(x, norm_weight, eps, residual, weight_offset=None):
     """Return out [M, K] and total [M, K]."""
     M, K = x.shape
-    if weight_offset is None:
-        weight_offset = 0.0
+    weight_offset = 0.0 if weight_offset is None else weight_offset
     for name, tensor, shape in (
         ("x", x, (M, K)),
         ("norm_weight", norm_weight, (K,)),
@@ -78,22 +72,9 @@ def rms_norm_residual(x, norm_weight, eps, residual, weight_offset=None):
     out = x.new_empty((M, K))
     total = x.new_empty((M, K))
     grid = (M,)
+    tensors = (x, norm_weight, residual, out, total)
+    numbers = (eps, weight_offset, M, K, ALL_K)
     _rms_norm_residual[grid](
-        x,
-        norm_weight,
-        residual,
-        out,
-        total,
-        *x.stride(),
-        *norm_weight.stride(),
-        *residual.stride(),
-        *out.stride(),
-        *total.stride(),
-        eps,
-        weight_offset,
-        M,
-        K,
-        ALL_K,
-        num_warps=num_warps,
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
     )
     return out, total

@@ -14,25 +14,11 @@ def _sliding_window_attention(
     v_ptr,
     seq_lens_ptr,
     out_ptr,
-    q_stride_B,
-    q_stride_T,
-    q_stride_Hkv,
-    q_stride_G,
-    q_stride_D,
-    k_stride_B,
-    k_stride_L,
-    k_stride_Hkv,
-    k_stride_D,
-    v_stride_B,
-    v_stride_L,
-    v_stride_Hkv,
-    v_stride_D,
-    seq_lens_stride_B,
-    out_stride_B,
-    out_stride_T,
-    out_stride_Hkv,
-    out_stride_G,
-    out_stride_D,
+    q_strides,
+    k_strides,
+    v_strides,
+    seq_lens_strides,
+    out_strides,
     window,
     scale,
     B,
@@ -52,20 +38,20 @@ def _sliding_window_attention(
     offs_hkv = block % Hkv
     block = block // Hkv
     offs_t = block % tl.cdiv(T, BLOCK_T) * BLOCK_T + tl.arange(0, BLOCK_T)
-    block = block // tl.cdiv(T, BLOCK_T)
-    offs_b = block
+    offs_b = block // tl.cdiv(T, BLOCK_T)
     all_d = tl.arange(0, ALL_D).to(tl.int64)
+    storage = q_ptr.dtype.element_ty
     q_tile = tl.load(
         q_ptr
-        + offs_b * q_stride_B
-        + offs_t[:, None, None] * q_stride_T
-        + offs_hkv * q_stride_Hkv
-        + offs_g[None, :, None] * q_stride_G
-        + all_d[None, None, :] * q_stride_D,
+        + offs_b * q_strides[0]
+        + offs_t[:, None, None] * q_strides[1]
+        + offs_hkv * q_strides[2]
+        + offs_g[None, :, None] * q_strides[3]
+        + all_d[None, None, :] * q_strides[4],
         mask=(offs_t[:, None, None] < T) & (offs_g[None, :, None] < G) & (all_d[None, None, :] < D),
         other=0,
     )
-    seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_stride_B)
+    seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_strides[0])
     peak = tl.full((BLOCK_T, BLOCK_G), float("-inf"), tl.float32)
     sum_masked_total = tl.full((BLOCK_T, BLOCK_G), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_T, BLOCK_G, ALL_D), 0.0, tl.float32)
@@ -73,69 +59,59 @@ def _sliding_window_attention(
         step_l = first + tl.arange(0, STEP_L).to(tl.int64)
         k_tile = tl.load(
             k_ptr
-            + offs_b * k_stride_B
-            + step_l[None, :] * k_stride_L
-            + offs_hkv * k_stride_Hkv
-            + all_d[:, None] * k_stride_D,
+            + offs_b * k_strides[0]
+            + step_l[None, :] * k_strides[1]
+            + offs_hkv * k_strides[2]
+            + all_d[:, None] * k_strides[3],
             mask=(all_d[:, None] < D) & (step_l[None, :] < L),
             other=0,
         )
         v_tile = tl.load(
             v_ptr
-            + offs_b * v_stride_B
-            + step_l[None, :] * v_stride_L
-            + offs_hkv * v_stride_Hkv
-            + all_d[:, None] * v_stride_D,
+            + offs_b * v_strides[0]
+            + step_l[None, :] * v_strides[1]
+            + offs_hkv * v_strides[2]
+            + all_d[:, None] * v_strides[3],
             mask=(all_d[:, None] < D) & (step_l[None, :] < L),
             other=0,
         )
-        k_product = tl.full((BLOCK_T, BLOCK_G, STEP_L), 0.0, tl.float32)
         k_product_step = tl.dot(tl.reshape(q_tile, (BLOCK_T * BLOCK_G, ALL_D)), k_tile)
-        k_product += tl.reshape(k_product_step, (BLOCK_T, BLOCK_G, STEP_L))
+        k_product = tl.reshape(k_product_step, (BLOCK_T, BLOCK_G, STEP_L))
         int_1_minus_int_size_T = 1.0 - (T * 1.0)
         int_1_minus_int_size_T_plus = seq_lens_tile.to(tl.float32) + int_1_minus_int_size_T
         int_1_minus_int_size_T_plus_plus = offs_t.to(tl.float32) + int_1_minus_int_size_T_plus
-        mask = tl.where(
-            step_l.to(tl.float32)[None, :] < int_1_minus_int_size_T_plus_plus[:, None], 1.0, 0.0
-        )
+        mask = step_l.to(tl.float32)[None, :] < int_1_minus_int_size_T_plus_plus[:, None]
         seq_lens_minus_int_size_T = seq_lens_tile.to(tl.float32) - (T * 1.0)
         seq_lens_minus_int_size_T_plus = offs_t.to(tl.float32) + seq_lens_minus_int_size_T
         position_L_plus_window = window + step_l.to(tl.float32)
-        mask_2 = tl.where(
-            seq_lens_minus_int_size_T_plus[:, None] < position_L_plus_window[None, :], 1.0, 0.0
-        )
-        mask_3 = mask * mask_2
+        mask_2 = seq_lens_minus_int_size_T_plus[:, None] < position_L_plus_window[None, :]
+        mask_3 = mask & mask_2
         scaled_k_product = scale * k_product
-        seen_scaled_k_product = tl.where(mask_3[:, None, :] != 0, scaled_k_product, float("-inf"))
-        peak_terms = tl.where(step_l[None, None, :] < L, seen_scaled_k_product, float("-inf"))
+        seen_scaled_k_product = tl.where(mask_3[:, None, :], scaled_k_product, float("-inf"))
+        terms = tl.where(step_l[None, None, :] < L, seen_scaled_k_product, float("-inf"))
         peak_before = peak
-        peak = tl.maximum(peak, tl.max(peak_terms, axis=2))
+        peak = tl.maximum(peak, tl.max(terms, axis=2))
         peak_rescale = tl.where(peak == float("-inf"), 1.0, tl.exp(peak_before - peak))
         lowered_scaled_k_product = scaled_k_product - peak[:, :, None]
         exp_scaled_k_product = tl.exp(lowered_scaled_k_product)
-        masked = tl.where(mask_3[:, None, :] != 0, exp_scaled_k_product, 0.0)
-        masked = tl.where(step_l[None, None, :] < L, masked, 0.0)
-        masked = masked.to(q_ptr.dtype.element_ty)
-        sum_masked_total = sum_masked_total * peak_rescale
-        sum_masked_total += tl.sum(masked.to(tl.float32), axis=2)
+        made = tl.where(mask_3[:, None, :], exp_scaled_k_product, 0.0)
+        masked = tl.where(step_l[None, None, :] < L, made, 0.0).to(storage)
+        sum_masked_total = sum_masked_total * peak_rescale + tl.sum(masked.to(tl.float32), axis=2)
         masked_product_total = masked_product_total * peak_rescale[:, :, None]
         masked_product_total_step = tl.dot(
             tl.reshape(masked, (BLOCK_T * BLOCK_G, STEP_L)), tl.permute(v_tile, (1, 0))
         )
         masked_product_total += tl.reshape(masked_product_total_step, (BLOCK_T, BLOCK_G, ALL_D))
-    peak_last = peak
-    combine_sum_masked = tl.where(peak_last == float("-inf"), 0.0, sum_masked_total)
-    combine_masked_product = tl.where(
-        peak_last[:, :, None] == float("-inf"), 0.0, masked_product_total
-    )
+    combine_sum_masked = tl.where(peak == float("-inf"), 0.0, sum_masked_total)
+    combine_masked_product = tl.where(peak[:, :, None] == float("-inf"), 0.0, masked_product_total)
     normed_combine_masked_product = combine_masked_product / combine_sum_masked[:, :, None]
     tl.store(
         out_ptr
-        + offs_b * out_stride_B
-        + offs_t[:, None, None] * out_stride_T
-        + offs_hkv * out_stride_Hkv
-        + offs_g[None, :, None] * out_stride_G
-        + all_d[None, None, :] * out_stride_D,
+        + offs_b * out_strides[0]
+        + offs_t[:, None, None] * out_strides[1]
+        + offs_hkv * out_strides[2]
+        + offs_g[None, :, None] * out_strides[3]
+        + all_d[None, None, :] * out_strides[4],
         normed_combine_masked_product.to(out_ptr.dtype.element_ty),
         mask=(offs_t[:, None, None] < T) & (offs_g[None, :, None] < G) & (all_d[None, None, :] < D),
     )
@@ -163,29 +139,9 @@ def sliding_window_attention(q, k, v, seq_lens, window, scale):
     num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = q.new_empty((B, T, Hkv, G, D))
     grid = (triton.cdiv(G, BLOCK_G) * Hkv * triton.cdiv(T, BLOCK_T) * B,)
+    tensors = (q, k, v, seq_lens, out)
+    numbers = (window, scale, B, T, Hkv, G, L, D, ALL_D, BLOCK_G, BLOCK_T, STEP_L)
     _sliding_window_attention[grid](
-        q,
-        k,
-        v,
-        seq_lens,
-        out,
-        *q.stride(),
-        *k.stride(),
-        *v.stride(),
-        *seq_lens.stride(),
-        *out.stride(),
-        window,
-        scale,
-        B,
-        T,
-        Hkv,
-        G,
-        L,
-        D,
-        ALL_D,
-        BLOCK_G,
-        BLOCK_T,
-        STEP_L,
-        num_warps=num_warps,
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
     )
     return out
