@@ -19,10 +19,14 @@ UNCUT = {"K": 104, "N": 40, "D": 16, "C": 24, "P": 16, "R": 8}
 
 
 def muGraph(form: str) -> Graph:  # noqa: N802
-    """A form's muGraph with small tiles and short static extents."""
-    graph = load_record(min((KERNELS / form).glob("*_fp16.json"))).graph
+    """A form's muGraph, short."""
+    return short(load_record(min((KERNELS / form).glob("*_fp16.json"))).graph)
+
+
+def short(graph: Graph) -> Graph:
+    """A muGraph with small tiles and short static extents."""
     dims = {d.name for n in graph.inputs for d in n.out.type.dims if not d.dynamic}
-    short = {d: UNCUT[d] for d in dims}
+    sizes = {d: UNCUT[d] for d in dims}
 
     def cut(of: Graph) -> Graph:
         nodes = []
@@ -31,7 +35,7 @@ def muGraph(form: str) -> Graph:  # noqa: N802
                 replace(
                     v.type,
                     dims=tuple(
-                        d if d.dynamic else replace(d, size=short.get(d.name, d.size))
+                        d if d.dynamic else replace(d, size=sizes.get(d.name, d.size))
                         for d in v.type.dims
                     ),
                 )
@@ -46,5 +50,5 @@ def muGraph(form: str) -> Graph:  # noqa: N802
 
 def programs(form: str) -> tuple[Graph, tuple[BlockProgram, ...], dict[str, int]]:
     """A form's muGraph, its tile programs, and the extents to run them at."""
-    short, sizes = shortened(muGraph(form))
-    return short, block_programs(short, 64, 3), sizes
+    graph, sizes = shortened(muGraph(form))
+    return graph, block_programs(graph, 64, 3), sizes

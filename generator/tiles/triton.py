@@ -89,6 +89,7 @@ class _Kernel(Formulas):
             constants=[*static, *sizes],
             counts=[self.count(a) for a in self.axes],
             blocks=self.blocks.lines(self),
+            elements=self.blocks.elements(self),
         )
         arguments = [f"{t}_ptr" for t in self.tensors]
         arguments += [f"{t}_strides" for t in self.tensors]
@@ -99,7 +100,9 @@ class _Kernel(Formulas):
         self.places()
         start, said = len(w.lines), self.program.statements
         self.phase(said[Phase.BEFORE])
+        self.in_loop = True
         self.loop(said[Phase.LOOP])
+        self.in_loop = False
         self.phase(said[Phase.AFTER])
         self.phase(said[Phase.JOINED])
         if self.rounds:
@@ -231,7 +234,7 @@ class _Kernel(Formulas):
         text, narrow, made = self.formula(s.value, again=True), self.narrowed(s.value), "made"
         mask = self.inside(s.value, over, self.dims(s.value))
         if mask or narrow:
-            self.assign(made := self.local(made), text)
+            self.assign(made := self.scratch(made), text)
             text = f"tl.where({mask}, {made}, 0.0)" if mask else made
         self.assign(s.value, f"{text}{narrow}")
         self.filled.add(s.value)
@@ -263,7 +266,7 @@ class _Kernel(Formulas):
         if s.op == "max" or not all(self.vanishes(v, s.over) for v in own):
             mask = self.inside(own[0], [s.over], wanted)
             none = MINUS_INFINITY if s.op == "max" else "0.0"
-            self.assign(terms := self.local("terms"), f"tl.where({mask}, {made}, {none})")
+            self.assign(terms := self.scratch("terms"), f"tl.where({mask}, {made}, {none})")
             made = terms
         return f"tl.{s.op}({made}, axis={wanted.index(s.over)})"
 

@@ -19,8 +19,6 @@ MOST_DYNAMIC, MOST_STATIC, MOST_DEPTH = 128, 64, 128  # elements along a dim of 
 MOST_SUMS = 16384  # elements of a product
 MOST_COPIED = 8192  # elements of a tensor that a step of a loop loads
 MOST_OF_ROW, ROW_ELEMENTS = 1024, 4096  # along a dim, and in all, where there is no product
-WARPS = ((4, 8192), (8, 32768))  # how many warps for so many elements; more have 16
-MOST_WARPS = 16
 PARTS = 1024  # least elements of a part of a sum that loops
 
 
@@ -46,7 +44,7 @@ class Blocks:
         return max(types, key=len)[-1] if types and not self.groups else ""
 
     def lines(self, kernel: Formulas) -> list[str]:
-        """Return assignments to every name of an extent and to `num_warps`."""
+        """Return assignments to every name of an extent."""
         self.kernel = kernel
         found = []
         for kind, size in (
@@ -58,11 +56,12 @@ class Blocks:
             dims = [d for k, d in kernel.kinds if k == kind]
             # The last dim of a group first: the others have what it leaves.
             found += [f"{kind}_{d} = {size(d)}" for d in sorted(dims, key=self.from_last)]
-        computed = [v for v in self.values if kernel.program.node(v).args or not self.groups]
-        elements = self.largest([kernel.shape(v) for v in computed])
-        (few, some), (more, many) = WARPS
-        warps = f"{few} if elements <= {some} else {more} if elements <= {many} else {MOST_WARPS}"
-        return [*found, f"elements = {elements}", f"num_warps = {warps}"]
+        return found
+
+    def elements(self, kernel: Formulas) -> str:
+        """Return the elements of the largest tensor that registers hold."""
+        computed = [v for v in self.values if self.program.node(v).args or not self.groups]
+        return self.largest([kernel.shape(v) for v in computed])
 
     @property
     def values(self) -> list[str]:

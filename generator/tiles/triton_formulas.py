@@ -33,6 +33,7 @@ class Formulas:
         values = [program.type(v) for v in program.body.values if v not in program.body.outputs]
         self.order = list(dict.fromkeys(d.name for t in values for d in t.dims))
         self.at_hand = set[str]()  # formulas with a variable that still holds
+        self.in_loop = False
         self.rounds = False  # whether something is rounded to the narrow dtype
 
     # -- extents -----------------------------------------------------------------------------------
@@ -112,7 +113,15 @@ class Formulas:
 
     def local(self, name: str) -> str:
         """Return a name for what is no value of the program."""
-        return free(name, self.program.body.values)
+        taken = {*self.program.body.values, *self.program.extents, *self.program.tensors.values()}
+        return free(name, taken)
+
+    def scratch(self, name: str) -> str:
+        """Return a name for a part of a formula.
+
+        A name of a tensor before the loop has to keep its type there, so the loop has its own.
+        """
+        return self.local(f"step_{name}" if self.in_loop else name)
 
     def part_index(self, dim: str) -> str:
         """Return the variable that holds the number of a block's part of a sum."""
@@ -165,7 +174,7 @@ class Formulas:
         if node.op not in table:
             raise PlanError(f"the Triton table has no op {node.op!r}")
         if len(args) == 1 and table[node.op].count("{0}") > 1 and not args[0].isidentifier():
-            self.assign(wide := self.local("wide"), args[0])
+            self.assign(wide := self.scratch("wide"), args[0])
             args = [wide]
         text = table[node.op].format(*map(enclosed, args))
         if again:

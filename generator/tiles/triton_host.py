@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mirage_kernels.generator.emit.statements import dims_text
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType, Graph, Node, TensorType, parts_of
-from mirage_kernels.generator.tiles.triton_text import python_lines
+from mirage_kernels.generator.tiles.triton_text import free, python_lines
 
 DTYPES = {
     DType.FP16: "torch.float16",
@@ -16,6 +16,8 @@ DTYPES = {
     DType.FP32: "torch.float32",
     DType.INT32: "torch.int32",
 }
+WARPS = ((4, 8192), (8, 32768))  # how many warps for so many elements of a tensor
+MOST_WARPS = 16  # for more
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Launch:
     constants: list[str]  # static extents, extents of Triton's tensors
     counts: list[str]  # blocks along each axis
     blocks: list[str]  # assignments
+    elements: str  # of the largest tensor that registers hold
 
 
 class Host:
@@ -37,6 +40,8 @@ class Host:
         self.graph, self.launches, self.writer = graph, launches, writer
         self.tensors = [n for n in graph.inputs if n.out.type.dims]
         self.first = next(n for n in self.tensors if not n.optional)
+        dims = {d for v in graph.values.values() for d in v.type.names}
+        self.taken = {*graph.values, *dims}
 
     def write(self, name: str) -> None:
         """Write the function."""
@@ -67,10 +72,12 @@ class Host:
         for n in (n for n in self.graph.inputs if n.optional):
             self.line(f"{n.name} = {self.zeros(n)} if {n.name} is None else {n.name}")
         rows = [f'("{n.name}", {n.name}, {shape_of(n.out.type)})' for n in self.tensors]
-        w.line("for name, tensor, shape in (")
+        name, tensor, shape = (free(x, self.taken) for x in ("name", "tensor", "shape"))
+        w.line(f"for {name}, {tensor}, {shape} in (")
         w.write(*(f"{w.unit}{row}," for row in rows))
-        with w.block("):", ""), w.block("if tensor.shape != shape:", ""):
-            w.line('raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")')
+        with w.block("):", ""), w.block(f"if {tensor}.shape != {shape}:", ""):
+            said = f"{{{name}}} is {{tuple({tensor}.shape)}}; {{{shape}}} works"
+            w.line(f'raise ValueError(f"{said}")')
 
     def zeros(self, node: Node) -> str:
         """Return what an input that was left out counts as."""
@@ -95,11 +102,18 @@ class Host:
         for out in self.graph.blocks[self.launches.index(launch)].outs:
             self.line(f"{out.name} = {self.like('new_empty', shape_of(out.type), out.type)}")
         counts = " * ".join(c.replace("cdiv", "triton.cdiv") for c in launch.counts)
-        self.line(f"grid = ({counts or '1'},)")
-        self.line(f"tensors = {tuple_of(launch.tensors)}")
-        self.line(f"numbers = {tuple_of([*launch.numbers, *launch.constants])}")
-        given = "*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps"
-        self.line(f"{launch.symbol}[grid]({given})")
+        names = ("elements", "warps", "grid", "tensors", "numbers")
+        elements, warps, grid, tensors, numbers = (free(x, self.taken) for x in names)
+        (few, some), (more, many) = WARPS
+        choice = f"{few} if {elements} <= {some} else {more} if {elements} <= {many}"
+        self.line(f"{elements} = {launch.elements}")
+        self.line(f"{warps} = {choice} else {MOST_WARPS}")
+        self.line(f"{grid} = ({counts or '1'},)")
+        self.line(f"{tensors} = {tuple_of(launch.tensors)}")
+        self.line(f"{numbers} = {tuple_of([*launch.numbers, *launch.constants])}")
+        strides = f"*(t.stride() for t in {tensors})"
+        given = f"*{tensors}, {strides}, *{numbers}, num_warps={warps}"
+        self.line(f"{launch.symbol}[{grid}]({given})")
 
     def line(self, text: str) -> None:
         """Write a line of Python."""

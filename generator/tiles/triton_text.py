@@ -28,7 +28,7 @@ def python_lines(text: str, room: int) -> list[str]:
 def _call(text: str) -> tuple[str, str]:
     """Return what is called and with what, if a text is one call; else nothing and the text."""
     opening = text.find("(")
-    name = text[:opening].replace(".", "").replace("[grid]", "")
+    name = text[:opening].replace(".", "").partition("[")[0]
     if opening > 0 and text.endswith(")") and name.isidentifier():
         depth = 0
         for i, c in enumerate(text):

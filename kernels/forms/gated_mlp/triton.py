@@ -74,11 +74,11 @@ def gated_mlp(x, gate_weight, up_weight):
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))
     BLOCK_N = max(16, min(64, triton.next_power_of_2(N)))
     STEP_K = max(16, min(128, 8192 // max(BLOCK_M, BLOCK_N), triton.next_power_of_2(K)))
-    elements = BLOCK_M * BLOCK_N
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
+    elements = BLOCK_M * BLOCK_N
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
     tensors = (x, gate_weight, up_weight, out)
     numbers = (M, K, N, BLOCK_M, BLOCK_N, STEP_K)
-    _gated_mlp[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
+    _gated_mlp[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

@@ -47,13 +47,11 @@ def gelu_tanh_and_mul(gate, up):
         if tensor.shape != shape:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
     BLOCK_N = min(1024, triton.next_power_of_2(N))
-    elements = BLOCK_N
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = gate.new_empty((M, N))
+    elements = BLOCK_N
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(N, BLOCK_N) * M,)
     tensors = (gate, up, out)
     numbers = (M, N, BLOCK_N)
-    _gelu_tanh_and_mul[grid](
-        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
-    )
+    _gelu_tanh_and_mul[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

@@ -57,11 +57,11 @@ def layer_norm(x, norm_weight, norm_bias, eps):
         if tensor.shape != shape:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
     ALL_K = triton.next_power_of_2(K)
-    elements = ALL_K
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, K))
+    elements = ALL_K
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (M,)
     tensors = (x, norm_weight, norm_bias, out)
     numbers = (eps, M, K, ALL_K)
-    _layer_norm[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
+    _layer_norm[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

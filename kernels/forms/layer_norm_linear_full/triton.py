@@ -75,8 +75,8 @@ def _layer_norm_linear_full(
         scaled_normed_x_tile_2_minus_mean_x = (
             norm_weight_tile.to(tl.float32)[None, :] * normed_x_tile_2_minus_mean_x
         )
-        made = norm_bias_tile.to(tl.float32)[None, :] + scaled_normed_x_tile_2_minus_mean_x
-        scaled_normed_x_tile_2_minus_mean_x_plus = tl.where(step_k[None, :] < K, made, 0.0).to(
+        step_made = norm_bias_tile.to(tl.float32)[None, :] + scaled_normed_x_tile_2_minus_mean_x
+        scaled_normed_x_tile_2_minus_mean_x_plus = tl.where(step_k[None, :] < K, step_made, 0.0).to(
             storage
         )
         scaled_normed_x_tile_2_minus_mean_x_plus_product_total = tl.dot(
@@ -114,13 +114,13 @@ def layer_norm_linear_full(x, norm_weight, norm_bias, weight, eps, bias=None):
     BLOCK_M = max(16, min(128, 16384 // ALL_K, triton.next_power_of_2(M)))
     BLOCK_N = max(16, min(64, triton.next_power_of_2(N)))
     STEP_K = max(16, min(128, 8192 // max(BLOCK_M, BLOCK_N), triton.next_power_of_2(K)))
-    elements = max(ALL_K * BLOCK_M, BLOCK_M * BLOCK_N, BLOCK_M * STEP_K)
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
+    elements = max(ALL_K * BLOCK_M, BLOCK_M * BLOCK_N, BLOCK_M * STEP_K)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
     tensors = (x, norm_weight, norm_bias, weight, bias, out)
     numbers = (eps, M, K, N, ALL_K, BLOCK_M, BLOCK_N, STEP_K)
     _layer_norm_linear_full[grid](
-        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps
     )
     return out

@@ -87,11 +87,11 @@ def lora_linear(x, weight, lora_a, lora_b, scale):
     BLOCK_M = max(16, min(128, 16384 // ALL_R, triton.next_power_of_2(M)))
     BLOCK_N = max(16, min(64, 16384 // ALL_R, triton.next_power_of_2(N)))
     STEP_K = max(16, min(128, 8192 // max(ALL_R, BLOCK_M, BLOCK_N), triton.next_power_of_2(K)))
-    elements = max(ALL_R * BLOCK_M, BLOCK_M * BLOCK_N)
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
+    elements = max(ALL_R * BLOCK_M, BLOCK_M * BLOCK_N)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
     tensors = (x, weight, lora_a, lora_b, out)
     numbers = (scale, M, K, N, R, ALL_R, BLOCK_M, BLOCK_N, STEP_K)
-    _lora_linear[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
+    _lora_linear[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

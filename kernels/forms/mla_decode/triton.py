@@ -84,18 +84,18 @@ def _mla_decode(
         seen_scaled_latent_product_plus_k_rope_product = tl.where(
             mask[None, :], scaled_latent_product_plus_k_rope_product, float("-inf")
         )
-        terms = tl.where(
+        step_terms = tl.where(
             step_l[None, :] < L, seen_scaled_latent_product_plus_k_rope_product, float("-inf")
         )
         peak_before = peak
-        peak = tl.maximum(peak, tl.max(terms, axis=1))
+        peak = tl.maximum(peak, tl.max(step_terms, axis=1))
         peak_rescale = tl.where(peak == float("-inf"), 1.0, tl.exp(peak_before - peak))
         lowered_scaled_latent_product_plus_k_rope_product = (
             scaled_latent_product_plus_k_rope_product - peak[:, None]
         )
         exp = tl.exp(lowered_scaled_latent_product_plus_k_rope_product)
-        made = tl.where(mask[None, :], exp, 0.0)
-        masked = tl.where(step_l[None, :] < L, made, 0.0).to(storage)
+        step_made = tl.where(mask[None, :], exp, 0.0)
+        masked = tl.where(step_l[None, :] < L, step_made, 0.0).to(storage)
         sum_masked_total = sum_masked_total * peak_rescale + tl.sum(masked.to(tl.float32), axis=1)
         masked_product_total = masked_product_total * peak_rescale[:, None]
         masked_product_total = tl.dot(masked, tl.permute(latent_tile, (1, 0)), masked_product_total)
@@ -130,11 +130,11 @@ def mla_decode(q_latent, q_rope, latent, k_rope, seq_lens, scale):
     ALL_P = max(16, triton.next_power_of_2(P))
     BLOCK_Hq = max(16, min(128, 16384 // max(ALL_C, ALL_P), triton.next_power_of_2(Hq)))
     STEP_L = max(16, min(128, 8192 // max(ALL_C, ALL_P, BLOCK_Hq), triton.next_power_of_2(L)))
-    elements = max(ALL_C * BLOCK_Hq, BLOCK_Hq * STEP_L)
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = q_latent.new_empty((B, Hq, C))
+    elements = max(ALL_C * BLOCK_Hq, BLOCK_Hq * STEP_L)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(Hq, BLOCK_Hq) * B,)
     tensors = (q_latent, q_rope, latent, k_rope, seq_lens, out)
     numbers = (scale, B, Hq, L, C, P, ALL_C, ALL_P, BLOCK_Hq, STEP_L)
-    _mla_decode[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
+    _mla_decode[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

@@ -57,11 +57,11 @@ def ntrans(h, x, alpha):
         if tensor.shape != shape:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
     ALL_K = triton.next_power_of_2(K)
-    elements = ALL_K
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = h.new_empty((M, K))
+    elements = ALL_K
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (M,)
     tensors = (h, x, alpha, out)
     numbers = (M, K, ALL_K)
-    _ntrans[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
+    _ntrans[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

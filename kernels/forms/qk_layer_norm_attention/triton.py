@@ -110,8 +110,8 @@ def _qk_layer_norm_attention(
         sum_k = tl.sum(k_tile.to(tl.float32), axis=0)
         mean_k = sum_k / (D * 1.0)
         k_minus_mean_k = k_tile.to(tl.float32) - mean_k[None, :]
-        terms = tl.where(all_d[:, None] < D, k_minus_mean_k * k_minus_mean_k, 0.0)
-        k_minus_mean_k_squared = tl.sum(terms, axis=0)
+        step_terms = tl.where(all_d[:, None] < D, k_minus_mean_k * k_minus_mean_k, 0.0)
+        k_minus_mean_k_squared = tl.sum(step_terms, axis=0)
         mean_k_minus_mean_k_squared = k_minus_mean_k_squared / (D * 1.0)
         mean_k_minus_mean_k_squared_plus = mean_k_minus_mean_k_squared + eps
         root_2 = tl.sqrt(mean_k_minus_mean_k_squared_plus)
@@ -127,8 +127,8 @@ def _qk_layer_norm_attention(
             mask=all_d < D,
             other=0,
         )
-        made = scaled_normed_k_minus_mean_k + k_bias_tile.to(tl.float32)[:, None]
-        scaled_normed_k_minus_mean_k_plus = tl.where(all_d[:, None] < D, made, 0.0).to(storage)
+        step_made = scaled_normed_k_minus_mean_k + k_bias_tile.to(tl.float32)[:, None]
+        scaled_normed_k_minus_mean_k_plus = tl.where(all_d[:, None] < D, step_made, 0.0).to(storage)
         scaled_scaled_normed_q_minus_mean_q_plus_product = tl.dot(
             scaled_scaled_normed_q_minus_mean_q_plus, scaled_normed_k_minus_mean_k_plus
         )
@@ -136,20 +136,20 @@ def _qk_layer_norm_attention(
         seen_scaled_scaled_normed_q_minus_mean_q_plus_product = tl.where(
             mask[None, :], scaled_scaled_normed_q_minus_mean_q_plus_product, float("-inf")
         )
-        terms = tl.where(
+        step_terms = tl.where(
             step_l[None, :] < L,
             seen_scaled_scaled_normed_q_minus_mean_q_plus_product,
             float("-inf"),
         )
         peak_before = peak
-        peak = tl.maximum(peak, tl.max(terms, axis=1))
+        peak = tl.maximum(peak, tl.max(step_terms, axis=1))
         peak_rescale = tl.where(peak == float("-inf"), 1.0, tl.exp(peak_before - peak))
         lowered_scaled_scaled_normed_q_minus_mean_q_plus_product = (
             scaled_scaled_normed_q_minus_mean_q_plus_product - peak[:, None]
         )
         exp = tl.exp(lowered_scaled_scaled_normed_q_minus_mean_q_plus_product)
-        made = tl.where(mask[None, :], exp, 0.0)
-        masked = tl.where(step_l[None, :] < L, made, 0.0).to(storage)
+        step_made = tl.where(mask[None, :], exp, 0.0)
+        masked = tl.where(step_l[None, :] < L, step_made, 0.0).to(storage)
         sum_masked_total = sum_masked_total * peak_rescale + tl.sum(masked.to(tl.float32), axis=1)
         masked_product_total = masked_product_total * peak_rescale[:, None]
         masked_product_total = tl.dot(masked, tl.permute(v_tile, (1, 0)), masked_product_total)
@@ -188,13 +188,13 @@ def qk_layer_norm_attention(q, k, v, q_weight, q_bias, k_weight, k_bias, seq_len
     ALL_D = max(16, triton.next_power_of_2(D))
     BLOCK_G = max(16, min(128, 16384 // ALL_D, triton.next_power_of_2(G)))
     STEP_L = max(16, min(128, 8192 // max(ALL_D, BLOCK_G), triton.next_power_of_2(L)))
-    elements = max(ALL_D * BLOCK_G, ALL_D * STEP_L, BLOCK_G * STEP_L)
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = q.new_empty((B, Hkv, G, D))
+    elements = max(ALL_D * BLOCK_G, ALL_D * STEP_L, BLOCK_G * STEP_L)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(G, BLOCK_G) * Hkv * B,)
     tensors = (q, k, v, q_weight, q_bias, k_weight, k_bias, seq_lens, out)
     numbers = (scale, eps, B, Hkv, G, L, D, ALL_D, BLOCK_G, STEP_L)
     _qk_layer_norm_attention[grid](
-        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps
     )
     return out

@@ -103,14 +103,16 @@ def _qk_norm_attention(
         seen_scaled_normed_scaled_q_product = tl.where(
             mask[None, :], scaled_normed_scaled_q_product, float("-inf")
         )
-        terms = tl.where(step_l[None, :] < L, seen_scaled_normed_scaled_q_product, float("-inf"))
+        step_terms = tl.where(
+            step_l[None, :] < L, seen_scaled_normed_scaled_q_product, float("-inf")
+        )
         peak_before = peak
-        peak = tl.maximum(peak, tl.max(terms, axis=1))
+        peak = tl.maximum(peak, tl.max(step_terms, axis=1))
         peak_rescale = tl.where(peak == float("-inf"), 1.0, tl.exp(peak_before - peak))
         lowered_scaled_normed_scaled_q_product = scaled_normed_scaled_q_product - peak[:, None]
         exp = tl.exp(lowered_scaled_normed_scaled_q_product)
-        made = tl.where(mask[None, :], exp, 0.0)
-        masked = tl.where(step_l[None, :] < L, made, 0.0).to(storage)
+        step_made = tl.where(mask[None, :], exp, 0.0)
+        masked = tl.where(step_l[None, :] < L, step_made, 0.0).to(storage)
         sum_masked_total = sum_masked_total * peak_rescale + tl.sum(masked.to(tl.float32), axis=1)
         masked_product_total = masked_product_total * peak_rescale[:, None]
         masked_product_total = tl.dot(masked, tl.permute(v_tile, (1, 0)), masked_product_total)
@@ -145,13 +147,11 @@ def qk_norm_attention(q, k, v, q_weight, k_weight, seq_lens, scale, eps, weight_
     ALL_D = max(16, triton.next_power_of_2(D))
     BLOCK_G = max(16, min(128, 16384 // ALL_D, triton.next_power_of_2(G)))
     STEP_L = max(16, min(128, 8192 // max(ALL_D, BLOCK_G), triton.next_power_of_2(L)))
-    elements = max(ALL_D * BLOCK_G, BLOCK_G * STEP_L)
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = q.new_empty((B, Hkv, G, D))
+    elements = max(ALL_D * BLOCK_G, BLOCK_G * STEP_L)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(G, BLOCK_G) * Hkv * B,)
     tensors = (q, k, v, q_weight, k_weight, seq_lens, out)
     numbers = (scale, eps, weight_offset, B, Hkv, G, L, D, ALL_D, BLOCK_G, STEP_L)
-    _qk_norm_attention[grid](
-        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
-    )
+    _qk_norm_attention[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

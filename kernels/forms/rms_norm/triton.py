@@ -50,11 +50,11 @@ def rms_norm(x, norm_weight, eps, weight_offset=None):
         if tensor.shape != shape:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
     ALL_K = triton.next_power_of_2(K)
-    elements = ALL_K
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, K))
+    elements = ALL_K
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (M,)
     tensors = (x, norm_weight, out)
     numbers = (eps, weight_offset, M, K, ALL_K)
-    _rms_norm[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps)
+    _rms_norm[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

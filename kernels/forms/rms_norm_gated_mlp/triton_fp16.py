@@ -58,11 +58,11 @@ def _rms_norm_gated_mlp(
             other=0,
         )
         x_squared_total += tl.sum(x_tile.to(tl.float32) * x_tile.to(tl.float32), axis=1)
-        made = norm_weight_tile.to(tl.float32)[:, None] * up_weight_tile.to(tl.float32)
-        scaled_up_weight = made.to(storage)
+        step_made = norm_weight_tile.to(tl.float32)[:, None] * up_weight_tile.to(tl.float32)
+        scaled_up_weight = step_made.to(storage)
         scaled_up_product_total = tl.dot(x_tile, scaled_up_weight, scaled_up_product_total)
-        made = norm_weight_tile.to(tl.float32)[:, None] * gate_weight_tile.to(tl.float32)
-        scaled_gate_weight = made.to(storage)
+        step_made = norm_weight_tile.to(tl.float32)[:, None] * gate_weight_tile.to(tl.float32)
+        scaled_gate_weight = step_made.to(storage)
         scaled_gate_product_total = tl.dot(x_tile, scaled_gate_weight, scaled_gate_product_total)
     mean_x_squared = x_squared_total / (K * 1.0)
     mean_x_squared_plus_eps = eps + mean_x_squared
@@ -93,13 +93,11 @@ def rms_norm_gated_mlp(x, norm_weight, gate_weight, up_weight, eps):
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))
     BLOCK_N = max(16, min(64, triton.next_power_of_2(N)))
     STEP_K = max(16, min(128, 8192 // max(BLOCK_M, BLOCK_N), triton.next_power_of_2(K)))
-    elements = max(BLOCK_M * BLOCK_N, BLOCK_N * STEP_K)
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
+    elements = max(BLOCK_M * BLOCK_N, BLOCK_N * STEP_K)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
     tensors = (x, norm_weight, gate_weight, up_weight, out)
     numbers = (eps, M, K, N, BLOCK_M, BLOCK_N, STEP_K)
-    _rms_norm_gated_mlp[grid](
-        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
-    )
+    _rms_norm_gated_mlp[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

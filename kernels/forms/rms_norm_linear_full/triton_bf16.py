@@ -50,8 +50,8 @@ def _rms_norm_linear_full(
         )
         x_squared_total += tl.sum(x_tile.to(tl.float32) * x_tile.to(tl.float32), axis=1)
         weight_offset_plus_norm_weight = norm_weight_tile.to(tl.float32) + weight_offset
-        made = x_tile.to(tl.float32) * weight_offset_plus_norm_weight[None, :]
-        scaled_x = made.to(storage)
+        step_made = x_tile.to(tl.float32) * weight_offset_plus_norm_weight[None, :]
+        scaled_x = step_made.to(storage)
         scaled_x_product_total = tl.dot(scaled_x, weight_tile, scaled_x_product_total)
     bias_tile = tl.load(bias_ptr + offs_n * bias_strides[0], mask=offs_n < N, other=0)
     mean_x_squared = x_squared_total / (K * 1.0)
@@ -83,13 +83,11 @@ def rms_norm_linear_full(x, norm_weight, weight, eps, bias=None, weight_offset=N
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))
     BLOCK_N = max(16, min(64, triton.next_power_of_2(N)))
     STEP_K = max(16, min(128, 8192 // max(BLOCK_M, BLOCK_N), triton.next_power_of_2(K)))
-    elements = max(BLOCK_M * BLOCK_N, BLOCK_M * STEP_K)
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
+    elements = max(BLOCK_M * BLOCK_N, BLOCK_M * STEP_K)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
     tensors = (x, norm_weight, weight, bias, out)
     numbers = (eps, weight_offset, M, K, N, BLOCK_M, BLOCK_N, STEP_K)
-    _rms_norm_linear_full[grid](
-        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
-    )
+    _rms_norm_linear_full[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

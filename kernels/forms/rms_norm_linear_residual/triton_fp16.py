@@ -60,12 +60,12 @@ def _rms_norm_linear_residual(
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
             other=0,
         )
-        made = x_tile.to(tl.float32) + residual_tile.to(tl.float32)
-        total_tile = tl.where(step_k[None, :] < K, made, 0.0).to(storage)
+        step_made = x_tile.to(tl.float32) + residual_tile.to(tl.float32)
+        total_tile = tl.where(step_k[None, :] < K, step_made, 0.0).to(storage)
         total_squared_total += tl.sum(total_tile.to(tl.float32) * total_tile.to(tl.float32), axis=1)
         weight_offset_plus_norm_weight = norm_weight_tile.to(tl.float32) + weight_offset
-        made = weight_tile.to(tl.float32) * weight_offset_plus_norm_weight[:, None]
-        scaled_weight = made.to(storage)
+        step_made = weight_tile.to(tl.float32) * weight_offset_plus_norm_weight[:, None]
+        scaled_weight = step_made.to(storage)
         scaled_product_total = tl.dot(total_tile, scaled_weight, scaled_product_total)
         tl.store(
             total_ptr + offs_m[:, None] * total_strides[0] + step_k[None, :] * total_strides[1],
@@ -103,14 +103,14 @@ def rms_norm_linear_residual(x, norm_weight, weight, eps, bias, residual, weight
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))
     BLOCK_N = max(16, min(64, triton.next_power_of_2(N)))
     STEP_K = max(16, min(128, 8192 // max(BLOCK_M, BLOCK_N), triton.next_power_of_2(K)))
-    elements = max(BLOCK_M * BLOCK_N, BLOCK_M * STEP_K, BLOCK_N * STEP_K)
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = x.new_empty((M, N))
     total = x.new_empty((M, K))
+    elements = max(BLOCK_M * BLOCK_N, BLOCK_M * STEP_K, BLOCK_N * STEP_K)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N),)
     tensors = (x, norm_weight, weight, bias, residual, out, total)
     numbers = (eps, weight_offset, M, K, N, BLOCK_M, BLOCK_N, STEP_K)
     _rms_norm_linear_residual[grid](
-        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps
     )
     return out, total

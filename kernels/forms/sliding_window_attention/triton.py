@@ -88,14 +88,14 @@ def _sliding_window_attention(
         mask_3 = mask & mask_2
         scaled_k_product = scale * k_product
         seen_scaled_k_product = tl.where(mask_3[:, None, :], scaled_k_product, float("-inf"))
-        terms = tl.where(step_l[None, None, :] < L, seen_scaled_k_product, float("-inf"))
+        step_terms = tl.where(step_l[None, None, :] < L, seen_scaled_k_product, float("-inf"))
         peak_before = peak
-        peak = tl.maximum(peak, tl.max(terms, axis=2))
+        peak = tl.maximum(peak, tl.max(step_terms, axis=2))
         peak_rescale = tl.where(peak == float("-inf"), 1.0, tl.exp(peak_before - peak))
         lowered_scaled_k_product = scaled_k_product - peak[:, :, None]
         exp_scaled_k_product = tl.exp(lowered_scaled_k_product)
-        made = tl.where(mask_3[:, None, :], exp_scaled_k_product, 0.0)
-        masked = tl.where(step_l[None, None, :] < L, made, 0.0).to(storage)
+        step_made = tl.where(mask_3[:, None, :], exp_scaled_k_product, 0.0)
+        masked = tl.where(step_l[None, None, :] < L, step_made, 0.0).to(storage)
         sum_masked_total = sum_masked_total * peak_rescale + tl.sum(masked.to(tl.float32), axis=2)
         masked_product_total = masked_product_total * peak_rescale[:, :, None]
         masked_product_total_step = tl.dot(
@@ -135,13 +135,13 @@ def sliding_window_attention(q, k, v, seq_lens, window, scale):
         16 // BLOCK_G, min(128 // BLOCK_G, 16384 // ALL_D // BLOCK_G, triton.next_power_of_2(T))
     )
     STEP_L = max(16, min(128, 8192 // max(ALL_D, BLOCK_G * BLOCK_T), triton.next_power_of_2(L)))
-    elements = max(ALL_D * BLOCK_G * BLOCK_T, BLOCK_G * BLOCK_T * STEP_L)
-    num_warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     out = q.new_empty((B, T, Hkv, G, D))
+    elements = max(ALL_D * BLOCK_G * BLOCK_T, BLOCK_G * BLOCK_T * STEP_L)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
     grid = (triton.cdiv(G, BLOCK_G) * Hkv * triton.cdiv(T, BLOCK_T) * B,)
     tensors = (q, k, v, seq_lens, out)
     numbers = (window, scale, B, T, Hkv, G, L, D, ALL_D, BLOCK_G, BLOCK_T, STEP_L)
     _sliding_window_attention[grid](
-        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=num_warps
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps
     )
     return out
