@@ -54,7 +54,8 @@ def generated(program: Program, dtype: DType, folder: Path, jobs: int) -> dict[s
         row |= {"emitted": sorted({v.schedule for v in record.variants}), "record": record.path}
         if record.no_plan:
             row["reason"] = record.no_plan
-        write([made], folder)
+        written = write([made], folder)
+        row["triton"] = any(path.suffix == ".py" for path in written)
     except MirageError as error:
         row["reason"] = f"{type(error).__name__}: {error.sentence}"
     return row | {"seconds": round(time.monotonic() - started, 2)}

@@ -2,7 +2,6 @@
 
     forms/rms_norm_linear/sliced_k_fp16.cuh       what the kernel does: templates over `Config`
     forms/rms_norm_linear/cluster_split_k.cuh     the same muGraph by another schedule
-    forms/rms_norm_linear/triton.py               the same in Triton, for any shape
     sm_90a/rms_norm_linear/K4096_N6144_fp16.cu    a shape: what was proved, its `Shape`, the knobs
                                                   of each bucket, the host function
     sm_90a/rms_norm_linear/K4096_N6144_fp16.json  its record, of which all this is made
