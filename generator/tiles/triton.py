@@ -1,7 +1,7 @@
 """The Triton writer: all kernels of a muGraph's tile programs as one Python module.
 
-Triton places tensors and needs no barriers. Blocks of a cluster become one block, because Triton
-has no clusters. Programs run on the CPU under TRITON_INTERPRET=1.
+Triton places tensors and needs no barriers; it has no clusters, so one block does a cluster's work.
+Programs run on the CPU under TRITON_INTERPRET=1.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from itertools import zip_longest
 
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Graph, Phase, retile
+from mirage_kernels.generator.tiles.clusters import without_clusters
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.program import (
     Add,
     BlockProgram,
     Clear,
-    Combine,
     Contract,
     Fill,
     Load,
@@ -52,6 +52,7 @@ def emit_triton(graph: Graph, name: str, head: Sequence[str] = ()) -> str:
     PlanError for what no block can do, or an op that Triton's table lacks. Products by a library
     have to be blocks already (`products.with_products`).
     """
+    graph = without_clusters(graph)
     tiles = {a.tile_key: TILE for s in graph.spaces for a in s.axes if not a.reduced}
     programs = block_programs(retile(graph, tiles), 32, 1)
     w = Writer(unit="    ")
@@ -87,7 +88,7 @@ class _Kernel(Formulas):
             tensors=list(self.tensors),
             numbers=[*self.scalars, *(d.name for d in extents if d.dynamic)],
             constants=[*static, *sizes],
-            counts=[self.count(a) for a in self.axes],
+            counts=[self.count(a) for a in self.program.space.grid],
             blocks=self.blocks.lines(self),
             elements=self.blocks.elements(self),
         )
@@ -104,7 +105,6 @@ class _Kernel(Formulas):
         self.loop(said[Phase.LOOP])
         self.in_loop = False
         self.phase(said[Phase.AFTER])
-        self.phase(said[Phase.JOINED])
         if self.rounds:
             storage = f"{self.local('storage')} = {self.storage}_ptr.dtype.element_ty"
             w.lines.insert(start, w.unit + storage)
@@ -112,11 +112,6 @@ class _Kernel(Formulas):
         return launch
 
     # -- places ------------------------------------------------------------------------------------
-
-    @property
-    def axes(self) -> list[Axis]:
-        """The axes that blocks of Triton are numbered along."""
-        return [a for a in self.program.space.grid if a not in self.joined]
 
     def count(self, axis: Axis) -> str:
         """Return the number of blocks along an axis."""
@@ -127,12 +122,12 @@ class _Kernel(Formulas):
     def places(self) -> None:
         """Write which elements a block has along the dims of its tensors."""
         rest, block = "tl.program_id(0).to(tl.int64)", self.local("block")
-        if len(self.axes) > 1:
+        if len(self.program.space.grid) > 1:
             self.assign(block, rest)
             rest = block
-        for i, axis in enumerate(self.axes):
+        for i, axis in enumerate(self.program.space.grid):
             count = self.count(axis).replace("cdiv", "tl.cdiv")
-            last = i + 1 == len(self.axes)
+            last = i + 1 == len(self.program.space.grid)
             if i and not last:
                 self.assign(block, rest)
                 rest = block
@@ -185,7 +180,6 @@ class _Kernel(Formulas):
             Contract: self.contract,
             Store: self.store,
             Spill: lambda s: self.round(s.tile),
-            Combine: self.combine,
         }
         self.at_hand.clear()
         known = [s for s in said if type(s) in writers]
@@ -325,14 +319,6 @@ class _Kernel(Formulas):
         if len(shape) != len(order):
             text = f"tl.reshape({text}, ({', '.join(shape)}))"
         return text
-
-    def combine(self, s: Combine) -> None:
-        """Write the sum over blocks of a cluster, which here are one; none where there is none."""
-        value = self.read(s.value, self.dims(s.tile))
-        if s.peak:
-            peak = self.read(s.peak, self.dims(s.tile))
-            value = f"tl.where({peak} == {MINUS_INFINITY}, 0.0, {value})"
-        self.assign(s.tile, value)
 
     def store(self, s: Store) -> None:
         """Write a result to device memory."""

@@ -14,7 +14,7 @@ from functools import cached_property
 from mirage_kernels.generator.emit.statements import ELEMENTWISE
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Axis, DType, Phase, parts_of
+from mirage_kernels.generator.ir import Axis, DType, parts_of
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.tiles.program import BlockProgram
 from mirage_kernels.generator.tiles.triton_text import enclosed, free, python_lines
@@ -33,15 +33,14 @@ class Formulas:
         values = [program.type(v) for v in program.body.values if v not in program.body.outputs]
         self.order = list(dict.fromkeys(d.name for t in values for d in t.dims))
         self.at_hand = set[str]()  # formulas with a variable that still holds
-        self.in_loop = False
+        self.in_loop = False  # whether lines of the loop are written
         self.rounds = False  # whether something is rounded to the narrow dtype
 
     # -- extents -----------------------------------------------------------------------------------
 
     def kind(self, value: str, dim: str) -> str:
         """Return what cuts a dim of a value."""
-        joined = {a.name for a in self.joined}
-        axes = [a for a in self.program.offsets[value].get(dim, ()) if a not in joined]
+        axes = self.program.offsets[value].get(dim, ())
         if not axes:
             return ALL
         if "loop" in axes:
@@ -74,15 +73,10 @@ class Formulas:
         found |= {(LOOP, p.space.loop.dim)} if p.space.loop else set()
         return sorted(found | {(PART, a.dim) for a in self.parted})
 
-    @cached_property
-    def joined(self) -> tuple[Axis, ...]:
-        """Axes whose blocks are one cluster: one block takes all, for Triton has no clusters."""
-        return self.program.space.reduced if self.program.statements[Phase.JOINED] else ()
-
     @property
     def parted(self) -> tuple[Axis, ...]:
         """Axes whose blocks store sums of parts."""
-        return tuple(a for a in self.program.space.reduced if a not in self.joined)
+        return self.program.space.reduced
 
     # -- arguments ---------------------------------------------------------------------------------
 

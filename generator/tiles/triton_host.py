@@ -72,6 +72,8 @@ class Host:
         for n in (n for n in self.graph.inputs if n.optional):
             self.line(f"{n.name} = {self.zeros(n)} if {n.name} is None else {n.name}")
         rows = [f'("{n.name}", {n.name}, {shape_of(n.out.type)})' for n in self.tensors]
+        if not rows[1:]:
+            return
         name, tensor, shape = (free(x, self.taken) for x in ("name", "tensor", "shape"))
         w.line(f"for {name}, {tensor}, {shape} in (")
         w.write(*(f"{w.unit}{row}," for row in rows))

@@ -22,7 +22,8 @@ def python_lines(text: str, room: int) -> list[str]:
     if not opening and _is_hugged(right):
         opening, inner = _last_call(right)
         head += opening
-    return [f"{head}(", *_inside(inner, room - len(UNIT), call=bool(opening)), ")" + ":" * defined]
+    called = opening[-1:].isidentifier() or opening.endswith("]")
+    return [f"{head}(", *_inside(inner, room - len(UNIT), call=called), ")" + ":" * defined]
 
 
 def _call(text: str) -> tuple[str, str]:

@@ -99,9 +99,7 @@ def _mla_decode(
         sum_masked_total = sum_masked_total * peak_rescale + tl.sum(masked.to(tl.float32), axis=1)
         masked_product_total = masked_product_total * peak_rescale[:, None]
         masked_product_total = tl.dot(masked, tl.permute(latent_tile, (1, 0)), masked_product_total)
-    combine_sum_masked = tl.where(peak == float("-inf"), 0.0, sum_masked_total)
-    combine_masked_product = tl.where(peak[:, None] == float("-inf"), 0.0, masked_product_total)
-    normed_combine_masked_product = combine_masked_product / combine_sum_masked[:, None]
+    normed_combine_masked_product = masked_product_total / sum_masked_total[:, None]
     tl.store(
         out_ptr
         + offs_b * out_strides[0]

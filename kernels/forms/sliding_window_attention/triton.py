@@ -102,9 +102,7 @@ def _sliding_window_attention(
             tl.reshape(masked, (BLOCK_T * BLOCK_G, STEP_L)), tl.permute(v_tile, (1, 0))
         )
         masked_product_total += tl.reshape(masked_product_total_step, (BLOCK_T, BLOCK_G, ALL_D))
-    combine_sum_masked = tl.where(peak == float("-inf"), 0.0, sum_masked_total)
-    combine_masked_product = tl.where(peak[:, :, None] == float("-inf"), 0.0, masked_product_total)
-    normed_combine_masked_product = combine_masked_product / combine_sum_masked[:, :, None]
+    normed_combine_masked_product = masked_product_total / sum_masked_total[:, :, None]
     tl.store(
         out_ptr
         + offs_b * out_strides[0]
