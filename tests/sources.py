@@ -11,6 +11,7 @@ from mirage_kernels.generator.emit.cuda import emit_cuda
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import files_of
+from mirage_kernels.generator.records.triton import triton_of
 from mirage_kernels.generator.schedules import streaming
 from mirage_kernels.generator.schedules.attention import plan as attention
 
@@ -23,7 +24,7 @@ def error(made: np.ndarray, exact: np.ndarray) -> float:
 def source(record: KernelRecord, ending: str) -> str:
     """Return a record's kernel as one CUDA text (`cu`), or its Triton program (`py`)."""
     kind = streaming if isinstance(record.roles, Roles) else attention
-    return emit_cuda(kind.kernel_of(record)) if ending == "cu" else streaming.triton_of(record)
+    return emit_cuda(kind.kernel_of(record)) if ending == "cu" else triton_of(record)
 
 
 def written(record: KernelRecord, folder: Path) -> Path:

@@ -59,7 +59,8 @@ def generated(program: Program, dtype: DType, folder: Path, jobs: int) -> dict[s
             for r in records
         }
         row |= {"ways": [*made.lines()], "reasons": sorted(made.reasons.values())}
-        write(made.results, folder)
+        written = write(made.results, folder)
+        row["triton"] = sum(path.suffix == ".py" for path in written)
         write_program(made.document, folder)
     except MirageError as error:
         row["reason"] = f"{type(error).__name__}: {error.sentence}"
@@ -79,7 +80,9 @@ def limited(program: Program, options: argparse.Namespace) -> Mapping[str, objec
     except subprocess.TimeoutExpired:
         found = {"program": program.name, "reason": f"over {options.limit} seconds"}
     except (json.JSONDecodeError, IndexError):
-        said = made.stderr.strip().splitlines()[-1:] or [f"its process ended with {made.returncode}"]
+        said = made.stderr.strip().splitlines()[-1:] or [
+            f"its process ended with {made.returncode}"
+        ]
         found = {"program": program.name, "reason": said[0][:300]}
     found.setdefault("seconds", round(time.monotonic() - started, 2))
     print(json.dumps(found), file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.schedules.streaming import triton_of
+from mirage_kernels.generator.records.triton import triton_of
 from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate, relative_error
 
 Real = npt.NDArray[np.float64]
@@ -99,8 +99,7 @@ def triton_results(record: KernelRecord, inputs: Sequence[Array]) -> list[Real]:
 
     Raises VerifyError when it fails.
     """
-    ordered = sorted(inputs, key=lambda a: not a.dims)  # run-time scalars come last
-    arrays = [np.asarray(a.parts[0], "float64" if a.real else "int32") for a in ordered]
+    arrays = [np.asarray(a.parts[0], "float64" if a.real else "int32") for a in inputs]
     named = (record.recipe, _INTERPRETED[record.storage])
     process = ProcessPoolExecutor(1, get_context("spawn"))
     with tempfile.TemporaryDirectory() as folder, process:

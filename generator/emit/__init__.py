@@ -1,1 +1,1 @@
-"""From a tile program to text: CUDA, Triton, and the dispatch table."""
+"""From a tile program to text: CUDA and the dispatch table."""

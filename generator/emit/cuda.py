@@ -2,7 +2,6 @@
 
     forms/rms_norm_linear/sliced_k_fp16.cuh       what the kernel does: templates over `Config`
     forms/rms_norm_linear/cluster_split_k.cuh     the same muGraph by another schedule
-    forms/rms_norm_linear/triton.py               the same in Triton, for any shape
     sm_90a/rms_norm_linear/K4096_N6144_fp16.cu    a shape: what was proved, its `Shape`, the knobs
                                                   of each bucket, the host function
     sm_90a/rms_norm_linear/K4096_N6144_fp16.json  its record, of which all this is made
@@ -123,9 +122,9 @@ class KernelSource(ABC, Generic[P]):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What may tell it from other kernels of its recipe, the first choice first."""
+        """What may tell it from other kernels of its recipe: first choice first, its name last."""
         extents = (f"{name}{size}" for name, size in self.extents.items())
-        return (self.storage.value, self.header.arch, *extents)
+        return (self.storage.value, self.header.arch, *extents, self.name)
 
     @property
     @abstractmethod
@@ -243,7 +242,7 @@ def recipe_files(kernels: Sequence[KernelSource[Any]]) -> dict[str, str]:
             for i, own in enumerate(parts)
             if form in own
         }
-        for i, suffix in suffixes(kernels, texts).items():
+        for i, suffix in suffixes([k.marks for k in kernels], texts).items():
             names[i][form] = f"{form}{suffix}.cuh"
             files[f"{FORMS}/{kernels[i].program.recipe}/{names[i][form]}"] = texts[i]
     for kernel, own_names in zip(kernels, names, strict=True):
@@ -255,16 +254,19 @@ def recipe_files(kernels: Sequence[KernelSource[Any]]) -> dict[str, str]:
     return files
 
 
-def suffixes(kernels: Sequence[KernelSource[Any]], texts: dict[int, str]) -> dict[int, str]:
-    """Return what is put behind the name of each kernel's text, where there are several texts."""
+def suffixes(marks: Sequence[tuple[str, ...]], texts: dict[int, str]) -> dict[int, str]:
+    """Return what is put behind the name of each kernel's text, where there are several texts.
+
+    `marks`: of every kernel what may tell it from the others, its own name last.
+    """
     several = len({*texts.values()})
     if several < 2:
         return dict.fromkeys(texts, "")
-    for marks in zip(*(kernels[i].marks for i in texts), strict=False):
-        pairs = {*zip(marks, texts.values(), strict=True)}
-        if len(pairs) == len({*marks}) == several:
-            return {i: f"_{mark}" for i, mark in zip(texts, marks, strict=True)}
-    first = {text: kernels[i].name for i, text in reversed(texts.items())}
+    for alike in zip(*(marks[i][:-1] for i in texts), strict=False):
+        pairs = {*zip(alike, texts.values(), strict=True)}
+        if len(pairs) == len({*alike}) == several:
+            return {i: f"_{mark}" for i, mark in zip(texts, alike, strict=True)}
+    first = {text: marks[i][-1] for i, text in reversed(texts.items())}
     return {i: f"_{first[text]}" for i, text in texts.items()}
 
 

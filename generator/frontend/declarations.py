@@ -100,13 +100,8 @@ def _wrong_names(recipe: Recipe, dims: list[str]) -> Iterator[tuple[str, str]]:
             hint = "letters, digits and _ make one"
             yield f"{place} is no name: emitted files use it as one", hint
         static = kind == "dim" and name not in recipe.dynamic
-        taken = name in TAKEN or (kind == "dim" and name.lower() in MODULES)
-        if taken or (name == ELEMENT and (static or kind == "input")):
+        if name in TAKEN or (name == ELEMENT and (static or kind == "input")):
             yield f"{place} has a name that emitted files need", "choose another name"
-    for name, text in recipe.inputs.items():
-        if not dims_of(text) and name in {d.lower() for d in dims}:
-            hint = "Triton programs call places along a dim so: choose another name"
-            yield f"input {name!r} {own} is a dim in small letters", hint
     for name in (d for d in dims if d in tensors):
         yield f"{name!r} {own} is a dim and a tensor", "dims are upper case by custom: M, K, Hkv"
 
@@ -256,4 +251,3 @@ _EMITTED = """
 """
 TAKEN = frozenset((*keyword.kwlist, *_CPP.split(), *_EMITTED.split()))
 ELEMENT = "T"  # emitted files call the storage type so; attention has dynamic dims of that name
-MODULES = ("tl", "torch", "triton")  # of Triton programs, where a place along dim M is called m

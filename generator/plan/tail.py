@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from mirage_kernels.generator.ir import OPS, Graph, Kind, Phase
 
 # A depth that is a multiple of it ends with a step: one is 32 or 64 elements of a warp with slices,
-# 128 where tokens are register operands and in Triton programs.
+# 128 where tokens are register operands.
 EVEN_DEPTH = 128
 LARGEST_EXPONENT = 88.0  # whose exponential is an fp32 number
 

@@ -23,6 +23,7 @@ from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe,
 from mirage_kernels.generator.records.files import OUT_HINT, write_whole
 from mirage_kernels.generator.records.record import MUGRAPH_ENDING, KernelRecord, load_record
 from mirage_kernels.generator.records.sources import recipe_sources, table_of
+from mirage_kernels.generator.records.triton import marks_of
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.target import TARGETS
@@ -108,10 +109,8 @@ def sources_below(kernels_dir: Path, record: KernelRecord) -> list[Path]:
     found = {path for name in names for path in (kernels_dir / record.arch).glob(f"*/{name}")}
     sources = {path for path in found if _command_of(path) == record.command}
     forms = set[Path]().union(*map(_included, sources))
-    extents = (f"{name}{size}" for name, size in record.shape.items())
-    words = (record.dtype, record.arch, *extents, f"{record.stem}_{record.arch}")
-    triton = ["triton.py", *(f"triton_{word}.py" for word in words)]  # as `forms.py` names them
-    beside = {folder / name for folder in {p.parent for p in forms} for name in triton}
+    triton = ["triton.py", *(f"triton_{mark}.py" for mark in marks_of(record))]
+    beside = {kernels_dir / FORMS / record.recipe / name for name in triton}
     return sorted(sources | forms | {path for path in beside if path.is_file()})
 
 

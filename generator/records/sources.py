@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mirage_kernels.generator.emit.cuda import emit_table
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.records.record import KernelRecord, Plan
+from mirage_kernels.generator.records.triton import triton_files
 from mirage_kernels.generator.schedules import streaming
 from mirage_kernels.generator.schedules.attention import plan as attention
 from mirage_kernels.generator.schedules.general import plan as general
@@ -58,7 +59,7 @@ def recipe_sources(records: Sequence[KernelRecord]) -> dict[str, str]:
     files = {record.path: record.text() for record in records}
     for plan in PLANS:
         files |= plan.sources([r for r in records if isinstance(r.roles, plan.roles)])
-    return files
+    return files | triton_files([record for record in records if not record.no_plan])
 
 
 def table_of(arch: str, records: Sequence[KernelRecord]) -> str:

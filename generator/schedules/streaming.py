@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from mirage_kernels.generator.emit.cuda import Entry, KernelSource, Part, recipe_files
 from mirage_kernels.generator.emit.statements import statics
-from mirage_kernels.generator.emit.triton import triton_files
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Layout, Roles, TileProgram
@@ -155,16 +154,10 @@ def cases(record: KernelRecord, variant: Variant) -> list[Case]:
 
 
 def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
-    """Return the sources of a recipe's records: CUDA, then Triton."""
+    """Return the sources of a recipe's records."""
     plain = [kernel_of(record) for record in records]
     stacked = [k for record in records if (k := stacked_kernel(record)) is not None]
-    return recipe_files(plain) | recipe_files(stacked) | triton_files(plain)
-
-
-def triton_of(record: KernelRecord) -> str:
-    """Return the Triton program of a record."""
-    (text,) = triton_files([kernel_of(record)]).values()
-    return text
+    return recipe_files(plain) | recipe_files(stacked)
 
 
 def kernel_of(record: KernelRecord) -> Kernel:

@@ -37,7 +37,7 @@ def compare(graph: Graph, programs: Sequence[BlockProgram], sizes: Mapping[str, 
 
     Raises PlanError where a result differs, TileError where threads race.
     """
-    inputs = _inputs(graph, sizes, np.random.default_rng(0))
+    inputs = drawn(graph, sizes, np.random.default_rng(0))
     with np.errstate(all="ignore"):
         given = [inputs[n.name] for n in graph.inputs]
         wanted = results(graph, given, array_reading(FLOAT64, sizes))
@@ -99,7 +99,8 @@ def _with_extents(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     return retile(replace(graph, nodes=tuple(map(made, graph.nodes))), {})
 
 
-def _inputs(graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Array]:
+def drawn(graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Array]:
+    """Return random inputs of a muGraph at given extents."""
     found = {}
     longest = max(sizes.values(), default=1)
     for node in graph.inputs:

@@ -108,6 +108,10 @@ def emitted(*records: KernelRecord) -> list[Kernel]:
     return [kernel_of(r) for r in records]
 
 
+def marks(*records: KernelRecord) -> list[tuple[str, ...]]:
+    return [kernel.marks for kernel in emitted(*records)]
+
+
 def test_shapes_types_and_architectures_with_one_mugraph_share_a_form() -> None:
     alike = emitted(
         record("gated_mlp/K4096_N4096_fp16"),
@@ -121,15 +125,15 @@ def test_shapes_types_and_architectures_with_one_mugraph_share_a_form() -> None:
 def test_a_suffix_tells_forms_apart_by_the_first_thing_that_does() -> None:
     half, brain = (record(f"rms_norm_linear/K4096_N6144_{d}") for d in ("fp16", "bf16"))
     other = record("rms_norm_linear/K8192_N10240_fp16")
-    made = emitted(half, brain, other)
+    made = marks(half, brain, other)
     assert suffixes(made, {0: "a", 1: "a"}) == {0: "", 1: ""}
     assert suffixes(made, {0: "a", 1: "b"}) == {0: "_fp16", 1: "_bf16"}
     assert suffixes(made, {0: "a", 1: "a", 2: "b"}) == {0: "_K4096", 1: "_K4096", 2: "_K8192"}
-    assert suffixes(emitted(half, replace(half, arch="sm_80")), {0: "a", 1: "b"}) == {
+    assert suffixes(marks(half, replace(half, arch="sm_80")), {0: "a", 1: "b"}) == {
         0: "_sm_90a",
         1: "_sm_80",
     }
-    mixed = emitted(half, other, brain, replace(other, dtype="bf16"))
+    mixed = marks(half, other, brain, replace(other, dtype="bf16"))
     assert suffixes(mixed, {0: "a", 1: "b", 2: "b", 3: "a"}) == {
         **dict.fromkeys((0, 3), "_K4096_N6144_fp16_sm_90a"),
         **dict.fromkeys((1, 2), "_K8192_N10240_fp16_sm_90a"),

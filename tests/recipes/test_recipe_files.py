@@ -70,8 +70,6 @@ MISTAKES = [
     (INPUTS, 'inputs={"double": "M K", "weight": "N K"}', "input 'double'", "another name"),
     (INPUTS, 'inputs={"x": "M T", "weight": "N T"}', "dim 'T'", "choose another name"),
     (INPUTS, 'inputs={"x": "M x", "weight": "N x"}', "'x' of recipe mine is a dim", "upper case"),
-    (INPUTS, 'inputs={"x": "M K", "weight": "N K", "m": ""}', "'m' of recipe mine is a", "Triton"),
-    (INPUTS, 'inputs={"x": "M TL", "weight": "N TL"}', "dim 'TL'", "choose another name"),
     ("def mine", "def naïve", "recipe 'naïve'", "letters, digits and _"),
     ('output="M N"', 'output=("M", "N")', "output of recipe mine cannot be", 'output="M N"'),
     ('output="M N"', 'output="M K"', "output is [M K], but computes [M N]", "correct output="),

@@ -6,58 +6,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 
 import pytest
+from tiled_forms import FORMS, KERNELS, programs
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.ir import DType, Graph, Phase, retile
+from mirage_kernels.generator.ir import DType, Phase
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.general import general_variants
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tiles.block import TileError
-from mirage_kernels.generator.tiles.check import compare, shortened
+from mirage_kernels.generator.tiles.check import compare
 from mirage_kernels.generator.tiles.cuda import KernelWriter
-from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.program import Barrier, BlockProgram, Statement, Tile
-
-KERNELS = Path(__file__).parents[2] / "kernels" / "sm_90a"
-FORMS = sorted({path.parent.name for path in KERNELS.glob("*/*_fp16.json")})
-TILES = {"M": 8, "N": 24, "K": 32, "R": 8, "L": 16, "L_parts": 32, "D": 16, "G": 2, "T": 2}
-TILES |= {"B": 1, "Hkv": 1, "Hq": 2, "C": 32, "P": 16}
-UNCUT = {"K": 104, "N": 40, "D": 16, "C": 24, "P": 16, "R": 8}
-
-
-def muGraph(form: str) -> Graph:  # noqa: N802
-    """A form's muGraph with small tiles and short static extents."""
-    graph = load_record(min((KERNELS / form).glob("*_fp16.json"))).graph
-    dims = {d.name for n in graph.inputs for d in n.out.type.dims if not d.dynamic}
-    short = {d: UNCUT[d] for d in dims}
-
-    def cut(of: Graph) -> Graph:
-        nodes = []
-        for node in of.nodes:
-            types = [
-                replace(
-                    v.type,
-                    dims=tuple(
-                        d if d.dynamic else replace(d, size=short.get(d.name, d.size))
-                        for d in v.type.dims
-                    ),
-                )
-                for v in node.outs
-            ]
-            outs = tuple(replace(v, type=t) for v, t in zip(node.outs, types, strict=True))
-            nodes.append(replace(node, outs=outs))
-        return replace(of, nodes=tuple(nodes))
-
-    return retile(cut(graph), TILES)
-
-
-def programs(form: str) -> tuple[Graph, tuple[BlockProgram, ...], dict[str, int]]:
-    """A form's muGraph, its tile programs, and the extents to run them at."""
-    short, sizes = shortened(muGraph(form))
-    return short, block_programs(short, 64, 3), sizes
 
 
 @pytest.mark.parametrize("form", FORMS)

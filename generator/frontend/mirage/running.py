@@ -97,7 +97,7 @@ class Runnable(ABC):
         return write_drawing(self.lowered().graph, Path(file_name))
 
     def generate_triton_program(self, file_path: str) -> None:
-        """Write the graph as a Triton program; raise PlanError where the planner cannot."""
+        """Write the graph as a Triton program of its kernels."""
         from mirage_kernels.generator.frontend.mirage.sources import generate_triton_program
 
         path = Path(file_path)

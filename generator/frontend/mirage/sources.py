@@ -1,7 +1,7 @@
 """A graph as files: drawings for Graphviz, the Triton program and the CUDA kernel of a muGraph.
 
-The planner streams weights `[N, K]` past rows of tokens. Inputs that lie otherwise are transposed
-by the program's host function `execute_mugraph`, which takes tensors as `new_input` declared them.
+A Triton program has a function `execute_mugraph`, which takes tensors as `new_input` declared them.
+The planner of CUDA kernels streams weights `[N, K]` past rows of tokens.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from mirage_kernels.generator import ir
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.emit.cuda import Header, emit_cuda
-from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.errors import FileError, MirageError, PlanError
 from mirage_kernels.generator.frontend.mirage.running import Runnable
-from mirage_kernels.generator.frontend.positional.lower import Lowered, flat
+from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 from mirage_kernels.generator.ir.text import node_text
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.headers import mugraph_words
 from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.general.products import with_products
 from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.target import target
+from mirage_kernels.generator.tiles.triton import emit_triton
 
 NAME = "mugraph"  # of the emitted functions
 
@@ -34,25 +36,36 @@ NAME = "mugraph"  # of the emitted functions
 def generate_triton_program(graph: Runnable, target_cc: int | None = None) -> dict[str, str]:
     """Return {"code": the Triton program}; `target_cc` is taken and not needed.
 
-    Its function `execute_mugraph` takes tensors as `new_input` declared them. Raises PlanError
-    where no kernel can be planned.
+    Its function `execute_mugraph` takes tensors as `new_input` declared them, and returns a list of
+    results with the dims of `mark_output`. Raises PlanError for what no block can compute.
     """
-    kernel, lowered = _planned(graph)
-    arguments, lines = ", ".join(n.name for n in lowered.graph.inputs), []
-    inputs = zip(lowered.graph.inputs, lowered.inputs, kernel.program.inputs, strict=True)
-    for node, layout, operand in inputs:
-        theirs = flat(layout)
-        extents = ", ".join(str(node.out.type.dim(name).size) for name in theirs)
-        order = tuple(theirs.index(name) for name in operand.type.names)
-        turned = "" if list(order) == sorted(order) else f".permute{order}.contiguous()"
+    lowered = next(graph.choices()).lowered()
+    made = with_products(ir.with_precision(lowered.graph, lowered.graph.inputs[0].out.type.dtype))
+    arguments, sizes = ", ".join(n.name for n in made.inputs), sizes_of(made)
+    lines = []
+    for node, layout in zip(made.inputs, lowered.inputs, strict=True):
+        extents = ", ".join(str(sizes[name]) for name in flat(layout))
+        turned = _turned(flat(layout), node.out.type.names)
         lines.append(f"    {node.name} = {node.name}.reshape({extents}){turned}")
+    results = []
+    for name, layout in zip(made.outputs, lowered.outputs, strict=True):
+        extents = ", ".join(str(prod(sizes[d] for d in row)) for row in layout)
+        turned = _turned(made.values[name].type.names, flat(layout))
+        results.append(f"{name}{turned}.reshape({extents})")
     host = [
         f"\n\ndef execute_mugraph({arguments}):",
         '    """Return the results for tensors as `new_input` declared them."""',
         *lines,
-        f"    return [{NAME}({arguments})]\n",
+        f"    {', '.join(made.outputs)} = {NAME}({arguments})",
+        f"    return [{', '.join(results)}]\n",
     ]
-    return {"code": emit_triton(kernel) + "\n".join(host)}
+    return {"code": emit_triton(made, NAME) + "\n".join(host)}
+
+
+def _turned(own: Sequence[str], wanted: Sequence[str]) -> str:
+    """Return the call that brings a tensor's dims into another order, nothing if there is none."""
+    order = tuple(own.index(name) for name in wanted)
+    return "" if list(order) == sorted(order) else f".permute{order}"
 
 
 def generate_cuda_program(

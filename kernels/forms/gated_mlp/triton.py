@@ -1,8 +1,7 @@
 # mirage-kernels generate gated_mlp
-# Schedule  a program per tile of the result, of any shape.
+# Schedule  tiles chosen for the extents of a call, any extents, any strides.
 # Formula   [M, N] = silu(linear(x, gate_weight)) * linear(x, up_weight)
 
-import torch
 import triton
 import triton.language as tl
 
@@ -13,67 +12,73 @@ def _gated_mlp(
     gate_weight_ptr,
     up_weight_ptr,
     out_ptr,
+    x_strides,
+    gate_weight_strides,
+    up_weight_strides,
+    out_strides,
     M,
-    x_stride,
-    N: tl.constexpr,
     K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    N: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STEP_K: tl.constexpr,
 ):
-    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    up_product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    gate_product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for k0 in range(0, K, BLOCK_K):
-        k = k0 + tl.arange(0, BLOCK_K)
+    block = tl.program_id(0).to(tl.int64)
+    offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_m = block // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
+    up_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
+    gate_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
+    for first in range(0, K, STEP_K):
+        step_k = first + tl.arange(0, STEP_K).to(tl.int64)
         x_tile = tl.load(
-            x_ptr + m[:, None] * x_stride + k, mask=(m[:, None] < M) & (k < K), other=0.0
-        )  # [M, K]
-        gate_weight_tile = tl.load(
-            gate_weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
-        )  # [N, K]
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
+            mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
+            other=0,
+        )
         up_weight_tile = tl.load(
-            up_weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
-        )  # [N, K]
-        up_product += tl.dot(up_weight_tile, tl.trans(x_tile))  # [N, M]
-        gate_product += tl.dot(gate_weight_tile, tl.trans(x_tile))  # [N, M]
-    up_product_total = up_product  # [N, M]
-    gate_product_total = gate_product  # [N, M]
-    silu_gate_product = gate_product_total * tl.sigmoid(gate_product_total)  # [N, M]
-    up_product_times_silu_gate_product = up_product_total * silu_gate_product  # [N, M]
+            up_weight_ptr
+            + offs_n[None, :] * up_weight_strides[0]
+            + step_k[:, None] * up_weight_strides[1],
+            mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
+            other=0,
+        )
+        gate_weight_tile = tl.load(
+            gate_weight_ptr
+            + offs_n[None, :] * gate_weight_strides[0]
+            + step_k[:, None] * gate_weight_strides[1],
+            mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
+            other=0,
+        )
+        up_product_total = tl.dot(x_tile, up_weight_tile, up_product_total)
+        gate_product_total = tl.dot(x_tile, gate_weight_tile, gate_product_total)
+    silu_gate_product = gate_product_total * tl.sigmoid(gate_product_total)
+    up_product_times_silu_gate_product = up_product_total * silu_gate_product
     tl.store(
-        out_ptr + m * N + n[:, None],
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
         up_product_times_silu_gate_product.to(out_ptr.dtype.element_ty),
-        mask=(n[:, None] < N) & (m < M),
-    )  # [N, M]
-
-
-def gated_mlp(
-    x: torch.Tensor,
-    gate_weight: torch.Tensor,
-    up_weight: torch.Tensor,
-) -> torch.Tensor:
-    """Return out [M, N]."""
-    M = x.shape[0]
-    K = x.shape[1]
-    N = gate_weight.shape[0]
-    BLOCK_N = 32
-    BLOCK_M = 16
-    BLOCK_K = 128
-    out = torch.empty(M, N, dtype=x.dtype, device=x.device)
-    grid = (triton.cdiv(N, BLOCK_N), triton.cdiv(M, BLOCK_M))
-    _gated_mlp[grid](
-        x,
-        gate_weight,
-        up_weight,
-        out,
-        M,
-        x.stride(0),
-        N,
-        K,
-        BLOCK_N,
-        BLOCK_M,
-        BLOCK_K,
+        mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
     )
+
+
+def gated_mlp(x, gate_weight, up_weight):
+    """Return out [M, N]."""
+    M, K = x.shape
+    N = gate_weight.shape[0]
+    for name, tensor, shape in (
+        ("x", x, (M, K)),
+        ("gate_weight", gate_weight, (N, K)),
+        ("up_weight", up_weight, (N, K)),
+    ):
+        if tensor.shape != shape:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
+    BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))
+    BLOCK_N = max(16, min(64, triton.next_power_of_2(N)))
+    STEP_K = max(16, min(128, 8192 // max(BLOCK_M, BLOCK_N), triton.next_power_of_2(K)))
+    out = x.new_empty((M, N))
+    elements = BLOCK_M * BLOCK_N
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
+    grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
+    tensors = (x, gate_weight, up_weight, out)
+    numbers = (M, K, N, BLOCK_M, BLOCK_N, STEP_K)
+    _gated_mlp[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

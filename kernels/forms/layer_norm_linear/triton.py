@@ -1,8 +1,7 @@
 # mirage-kernels generate layer_norm_linear
-# Schedule  a program per tile of the result, of any shape.
+# Schedule  tiles chosen for the extents of a call, any extents, any strides.
 # Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight)
 
-import torch
 import triton
 import triton.language as tl
 
@@ -14,96 +13,103 @@ def _layer_norm_linear(
     norm_bias_ptr,
     weight_ptr,
     out_ptr,
-    M,
-    x_stride,
+    x_strides,
+    norm_weight_strides,
+    norm_bias_strides,
+    weight_strides,
+    out_strides,
     eps,
-    N: tl.constexpr,
+    M,
     K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    N: tl.constexpr,
+    ALL_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_K_whole: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STEP_K: tl.constexpr,
 ):
-    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    k_whole = tl.arange(0, BLOCK_K_whole)
+    block = tl.program_id(0).to(tl.int64)
+    offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_m = block // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
+    all_k = tl.arange(0, ALL_K).to(tl.int64)
+    storage = x_ptr.dtype.element_ty
     x_tile = tl.load(
-        x_ptr + m[:, None] * x_stride + k_whole, mask=(m[:, None] < M) & (k_whole < K), other=0.0
-    )  # [M, K]
-    sum_x = tl.sum(tl.where(k_whole < K, x_tile.to(tl.float32), 0.0), axis=1)  # [M]
-    mean_x = sum_x / K  # [M]
-    x_minus_mean_x = x_tile.to(tl.float32) - mean_x[:, None]  # [M, K]
-    x_minus_mean_x_squared = x_minus_mean_x * x_minus_mean_x  # [M, K]
-    sum_x_minus_mean_x_squared = tl.sum(tl.where(k_whole < K, x_minus_mean_x_squared, 0.0), axis=1)
-    mean_x_minus_mean_x_squared = sum_x_minus_mean_x_squared / K  # [M]
-    mean_x_minus_mean_x_squared_plus = eps + mean_x_minus_mean_x_squared  # [M]
-    root = tl.sqrt(mean_x_minus_mean_x_squared_plus)  # [M]
-    scaled_normed_x_tile_2_minus_mean_x_plus_product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for k0 in range(0, K, BLOCK_K):
-        k = k0 + tl.arange(0, BLOCK_K)
-        x_tile_2 = tl.load(
-            x_ptr + m[:, None] * x_stride + k, mask=(m[:, None] < M) & (k < K), other=0.0
-        )  # [M, K]
-        norm_weight_tile = tl.load(norm_weight_ptr + k, mask=k < K, other=0.0)  # [K]
-        norm_bias_tile = tl.load(norm_bias_ptr + k, mask=k < K, other=0.0)  # [K]
+        x_ptr + offs_m[:, None] * x_strides[0] + all_k[None, :] * x_strides[1],
+        mask=(offs_m[:, None] < M) & (all_k[None, :] < K),
+        other=0,
+    )
+    sum_x = tl.sum(x_tile.to(tl.float32), axis=1)
+    mean_x = sum_x / (K * 1.0)
+    x_minus_mean_x = x_tile.to(tl.float32) - mean_x[:, None]
+    x_minus_mean_x_squared = x_minus_mean_x * x_minus_mean_x
+    terms = tl.where(all_k[None, :] < K, x_minus_mean_x_squared, 0.0)
+    sum_x_minus_mean_x_squared = tl.sum(terms, axis=1)
+    scaled_normed_x_tile_2_minus_mean_x_plus_product_total = tl.full(
+        (BLOCK_M, BLOCK_N), 0.0, tl.float32
+    )
+    for first in range(0, K, STEP_K):
+        step_k = first + tl.arange(0, STEP_K).to(tl.int64)
         weight_tile = tl.load(
-            weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
-        )  # [N, K]
-        x_tile_2_minus_mean_x = x_tile_2.to(tl.float32) - mean_x[:, None]  # [M, K]
-        normed_x_tile_2_minus_mean_x = x_tile_2_minus_mean_x / root[:, None]  # [M, K]
+            weight_ptr + offs_n[None, :] * weight_strides[0] + step_k[:, None] * weight_strides[1],
+            mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
+            other=0,
+        )
+        x_tile_2 = tl.load(
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
+            mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
+            other=0,
+        )
+        norm_weight_tile = tl.load(
+            norm_weight_ptr + step_k * norm_weight_strides[0], mask=step_k < K, other=0
+        )
+        norm_bias_tile = tl.load(
+            norm_bias_ptr + step_k * norm_bias_strides[0], mask=step_k < K, other=0
+        )
+        mean_x = sum_x / (K * 1.0)
+        x_tile_2_minus_mean_x = x_tile_2.to(tl.float32) - mean_x[:, None]
+        mean_x_minus_mean_x_squared = sum_x_minus_mean_x_squared / (K * 1.0)
+        mean_x_minus_mean_x_squared_plus = eps + mean_x_minus_mean_x_squared
+        root = tl.sqrt(mean_x_minus_mean_x_squared_plus)
+        normed_x_tile_2_minus_mean_x = x_tile_2_minus_mean_x / root[:, None]
         scaled_normed_x_tile_2_minus_mean_x = (
-            normed_x_tile_2_minus_mean_x * norm_weight_tile.to(tl.float32)[None, :]
+            norm_weight_tile.to(tl.float32)[None, :] * normed_x_tile_2_minus_mean_x
         )
-        scaled_normed_x_tile_2_minus_mean_x_plus_wide = (
-            scaled_normed_x_tile_2_minus_mean_x + norm_bias_tile.to(tl.float32)[None, :]
+        step_made = norm_bias_tile.to(tl.float32)[None, :] + scaled_normed_x_tile_2_minus_mean_x
+        scaled_normed_x_tile_2_minus_mean_x_plus = tl.where(step_k[None, :] < K, step_made, 0.0).to(
+            storage
         )
-        scaled_normed_x_tile_2_minus_mean_x_plus = scaled_normed_x_tile_2_minus_mean_x_plus_wide.to(
-            x_ptr.dtype.element_ty
+        scaled_normed_x_tile_2_minus_mean_x_plus_product_total = tl.dot(
+            scaled_normed_x_tile_2_minus_mean_x_plus,
+            weight_tile,
+            scaled_normed_x_tile_2_minus_mean_x_plus_product_total,
         )
-        scaled_normed_x_tile_2_minus_mean_x_plus_product += tl.dot(
-            weight_tile, tl.trans(scaled_normed_x_tile_2_minus_mean_x_plus)
-        )
-    scaled_normed_x_tile_2_minus_mean_x_plus_product_total = (
-        scaled_normed_x_tile_2_minus_mean_x_plus_product
-    )
     tl.store(
-        out_ptr + m * N + n[:, None],
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
         scaled_normed_x_tile_2_minus_mean_x_plus_product_total.to(out_ptr.dtype.element_ty),
-        mask=(n[:, None] < N) & (m < M),
-    )  # [N, M]
-
-
-def layer_norm_linear(
-    x: torch.Tensor,
-    norm_weight: torch.Tensor,
-    norm_bias: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-) -> torch.Tensor:
-    """Return out [M, N]."""
-    M = x.shape[0]
-    K = x.shape[1]
-    N = weight.shape[0]
-    BLOCK_N = 32
-    BLOCK_M = 16
-    BLOCK_K = 128
-    BLOCK_K_whole = triton.next_power_of_2(K)
-    out = torch.empty(M, N, dtype=x.dtype, device=x.device)
-    grid = (triton.cdiv(N, BLOCK_N), triton.cdiv(M, BLOCK_M))
-    _layer_norm_linear[grid](
-        x,
-        norm_weight,
-        norm_bias,
-        weight,
-        out,
-        M,
-        x.stride(0),
-        eps,
-        N,
-        K,
-        BLOCK_N,
-        BLOCK_M,
-        BLOCK_K,
-        BLOCK_K_whole,
+        mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
     )
+
+
+def layer_norm_linear(x, norm_weight, norm_bias, weight, eps):
+    """Return out [M, N]."""
+    M, K = x.shape
+    N = weight.shape[0]
+    for name, tensor, shape in (
+        ("x", x, (M, K)),
+        ("norm_weight", norm_weight, (K,)),
+        ("norm_bias", norm_bias, (K,)),
+        ("weight", weight, (N, K)),
+    ):
+        if tensor.shape != shape:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
+    ALL_K = max(16, triton.next_power_of_2(K))
+    BLOCK_M = max(16, min(128, 16384 // ALL_K, triton.next_power_of_2(M)))
+    BLOCK_N = max(16, min(64, triton.next_power_of_2(N)))
+    STEP_K = max(16, min(128, 8192 // max(BLOCK_M, BLOCK_N), triton.next_power_of_2(K)))
+    out = x.new_empty((M, N))
+    elements = max(ALL_K * BLOCK_M, BLOCK_M * BLOCK_N, BLOCK_M * STEP_K)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
+    grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
+    tensors = (x, norm_weight, norm_bias, weight, out)
+    numbers = (eps, M, K, N, ALL_K, BLOCK_M, BLOCK_N, STEP_K)
+    _layer_norm_linear[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

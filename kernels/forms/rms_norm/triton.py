@@ -1,8 +1,7 @@
 # mirage-kernels generate rms_norm
-# Schedule  a program per tile of the result, of any shape.
+# Schedule  tiles chosen for the extents of a call, any extents, any strides.
 # Formula   [M, K] = rms_norm(x) * (norm_weight + weight_offset)
 
-import torch
 import triton
 import triton.language as tl
 
@@ -12,58 +11,50 @@ def _rms_norm(
     x_ptr,
     norm_weight_ptr,
     out_ptr,
-    M,
-    x_stride,
+    x_strides,
+    norm_weight_strides,
+    out_strides,
     eps,
     weight_offset,
+    M,
     K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K_whole: tl.constexpr,
+    ALL_K: tl.constexpr,
 ):
-    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    k_whole = tl.arange(0, BLOCK_K_whole)
-    x_tile = tl.load(
-        x_ptr + m[:, None] * x_stride + k_whole, mask=(m[:, None] < M) & (k_whole < K), other=0.0
-    )  # [M, K]
-    norm_weight_line = tl.load(norm_weight_ptr + k_whole, mask=k_whole < K, other=0.0)  # [K]
-    x_squared = x_tile.to(tl.float32) * x_tile.to(tl.float32)  # [M, K]
-    sum_x_squared = tl.sum(tl.where(k_whole < K, x_squared, 0.0), axis=1)  # [M]
-    weight_offset_plus_norm_weight = norm_weight_line.to(tl.float32) + weight_offset  # [K]
-    mean_x_squared = sum_x_squared / K  # [M]
-    mean_x_squared_plus_eps = eps + mean_x_squared  # [M]
-    root = tl.sqrt(mean_x_squared_plus_eps)  # [M]
-    normed_x = x_tile.to(tl.float32) / root[:, None]  # [M, K]
-    scaled_normed_x = weight_offset_plus_norm_weight * normed_x  # [K, M]
+    offs_m = tl.program_id(0).to(tl.int64)
+    all_k = tl.arange(0, ALL_K).to(tl.int64)
+    x_tile = tl.load(x_ptr + offs_m * x_strides[0] + all_k * x_strides[1], mask=all_k < K, other=0)
+    x_squared = x_tile.to(tl.float32) * x_tile.to(tl.float32)
+    sum_x_squared = tl.sum(x_squared, axis=0)
+    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_strides[0], mask=all_k < K, other=0)
+    weight_offset_plus_norm_weight = norm_weight.to(tl.float32) + weight_offset
+    mean_x_squared = sum_x_squared / (K * 1.0)
+    mean_x_squared_plus_eps = eps + mean_x_squared
+    root = tl.sqrt(mean_x_squared_plus_eps)
+    normed_x = x_tile.to(tl.float32) / root
+    scaled_normed_x = weight_offset_plus_norm_weight * normed_x
     tl.store(
-        out_ptr + m[:, None] * K + k_whole,
+        out_ptr + offs_m * out_strides[0] + all_k * out_strides[1],
         scaled_normed_x.to(out_ptr.dtype.element_ty),
-        mask=(k_whole < K) & (m[:, None] < M),
-    )  # [M, K]
-
-
-def rms_norm(
-    x: torch.Tensor,
-    norm_weight: torch.Tensor,
-    eps: float,
-    weight_offset: float,
-) -> torch.Tensor:
-    """Return out [M, K]."""
-    M = x.shape[0]
-    K = x.shape[1]
-    BLOCK_M = 1
-    BLOCK_K_whole = triton.next_power_of_2(K)
-    out = torch.empty(M, K, dtype=x.dtype, device=x.device)
-    grid = (triton.cdiv(M, BLOCK_M),)
-    _rms_norm[grid](
-        x,
-        norm_weight,
-        out,
-        M,
-        x.stride(0),
-        eps,
-        weight_offset,
-        K,
-        BLOCK_M,
-        BLOCK_K_whole,
+        mask=all_k < K,
     )
+
+
+def rms_norm(x, norm_weight, eps, weight_offset=None):
+    """Return out [M, K]."""
+    M, K = x.shape
+    weight_offset = 0.0 if weight_offset is None else weight_offset
+    for name, tensor, shape in (
+        ("x", x, (M, K)),
+        ("norm_weight", norm_weight, (K,)),
+    ):
+        if tensor.shape != shape:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
+    ALL_K = triton.next_power_of_2(K)
+    out = x.new_empty((M, K))
+    elements = ALL_K
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
+    grid = (M,)
+    tensors = (x, norm_weight, out)
+    numbers = (eps, weight_offset, M, K, ALL_K)
+    _rms_norm[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

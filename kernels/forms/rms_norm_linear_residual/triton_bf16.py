@@ -1,9 +1,8 @@
 # mirage-kernels generate rms_norm_linear_residual
-# Schedule  a program per tile of the result, of any shape.
+# Schedule  tiles chosen for the extents of a call, any extents, any strides.
 # Formula   [M, N] = linear(rms_norm(total, norm_weight + weight_offset), weight) + bias; total = x
 #           + residual
 
-import torch
 import triton
 import triton.language as tl
 
@@ -17,98 +16,102 @@ def _rms_norm_linear_residual(
     residual_ptr,
     out_ptr,
     total_ptr,
-    M,
-    x_stride,
-    residual_stride,
+    x_strides,
+    norm_weight_strides,
+    weight_strides,
+    bias_strides,
+    residual_strides,
+    out_strides,
+    total_strides,
     eps,
     weight_offset,
-    N: tl.constexpr,
+    M,
     K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    N: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STEP_K: tl.constexpr,
 ):
-    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    total_squared = tl.zeros((BLOCK_M,), tl.float32)
-    scaled_product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for k0 in range(0, K, BLOCK_K):
-        k = k0 + tl.arange(0, BLOCK_K)
-        x_tile = tl.load(
-            x_ptr + m[:, None] * x_stride + k, mask=(m[:, None] < M) & (k < K), other=0.0
-        )  # [M, K]
-        norm_weight_tile = tl.load(norm_weight_ptr + k, mask=k < K, other=0.0)  # [K]
+    block = tl.program_id(0).to(tl.int64)
+    offs_m = block % tl.cdiv(M, BLOCK_M) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = block // tl.cdiv(M, BLOCK_M) * BLOCK_N + tl.arange(0, BLOCK_N)
+    storage = x_ptr.dtype.element_ty
+    total_squared_total = tl.full((BLOCK_M,), 0.0, tl.float32)
+    scaled_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
+    for first in range(0, K, STEP_K):
+        step_k = first + tl.arange(0, STEP_K).to(tl.int64)
         weight_tile = tl.load(
-            weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
-        )  # [N, K]
+            weight_ptr + offs_n[None, :] * weight_strides[0] + step_k[:, None] * weight_strides[1],
+            mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
+            other=0,
+        )
+        x_tile = tl.load(
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
+            mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
+            other=0,
+        )
+        norm_weight_tile = tl.load(
+            norm_weight_ptr + step_k * norm_weight_strides[0], mask=step_k < K, other=0
+        )
         residual_tile = tl.load(
-            residual_ptr + m[:, None] * residual_stride + k,
-            mask=(m[:, None] < M) & (k < K),
-            other=0.0,
-        )  # [M, K]
-        total_tile_wide = x_tile.to(tl.float32) + residual_tile.to(tl.float32)
-        total_tile = total_tile_wide.to(x_ptr.dtype.element_ty)  # [M, K]
-        total_squared_terms = total_tile.to(tl.float32) * total_tile.to(tl.float32)  # [M, K]
-        total_squared += tl.sum(total_squared_terms, axis=1)  # [M]
-        weight_offset_plus_norm_weight = norm_weight_tile.to(tl.float32) + weight_offset  # [K]
-        scaled_total_wide = total_tile.to(tl.float32) * weight_offset_plus_norm_weight
-        scaled_total = scaled_total_wide.to(x_ptr.dtype.element_ty)  # [M, K]
-        scaled_product += tl.dot(weight_tile, tl.trans(scaled_total))  # [N, M]
-        mine = k // BLOCK_K % tl.num_programs(0) == tl.program_id(0)
+            residual_ptr
+            + offs_m[:, None] * residual_strides[0]
+            + step_k[None, :] * residual_strides[1],
+            mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
+            other=0,
+        )
+        total_tile = x_tile.to(tl.float32) + residual_tile.to(tl.float32)
+        total_tile = total_tile.to(storage).to(tl.float32)
+        step_terms = tl.where(step_k[None, :] < K, total_tile * total_tile, 0.0)
+        total_squared_total += tl.sum(step_terms, axis=1)
+        weight_offset_plus_norm_weight = norm_weight_tile.to(tl.float32) + weight_offset
+        step_made = total_tile * weight_offset_plus_norm_weight[None, :]
+        scaled_total = tl.where(step_k[None, :] < K, step_made, 0.0).to(storage)
+        scaled_product_total = tl.dot(scaled_total, weight_tile, scaled_product_total)
         tl.store(
-            total_ptr + m[:, None] * K + k, total_tile, mask=(m[:, None] < M) & (k < K) & mine
-        )  # [M, K]
-    bias_tile = tl.load(bias_ptr + n, mask=n < N, other=0.0)  # [N]
-    total_squared_total = total_squared  # [M]
-    scaled_product_total = scaled_product  # [N, M]
-    mean_total_squared = total_squared_total / K  # [M]
-    mean_total_squared_plus_eps = eps + mean_total_squared  # [M]
-    root = tl.sqrt(mean_total_squared_plus_eps)  # [M]
-    normed_scaled_product = scaled_product_total / root  # [N, M]
-    normed_scaled_product_plus = bias_tile[:, None] + normed_scaled_product  # [N, M]
+            total_ptr + offs_m[:, None] * total_strides[0] + step_k[None, :] * total_strides[1],
+            total_tile.to(total_ptr.dtype.element_ty),
+            mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
+        )
+    bias_tile = tl.load(bias_ptr + offs_n * bias_strides[0], mask=offs_n < N, other=0)
+    mean_total_squared = total_squared_total / (K * 1.0)
+    mean_total_squared_plus_eps = eps + mean_total_squared
+    root = tl.sqrt(mean_total_squared_plus_eps)
+    normed_scaled_product = scaled_product_total / root[:, None]
+    normed_scaled_product_plus = bias_tile.to(tl.float32)[None, :] + normed_scaled_product
     tl.store(
-        out_ptr + m * N + n[:, None],
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
         normed_scaled_product_plus.to(out_ptr.dtype.element_ty),
-        mask=(n[:, None] < N) & (m < M),
-    )  # [N, M]
+        mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
+    )
 
 
-def rms_norm_linear_residual(
-    x: torch.Tensor,
-    norm_weight: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    residual: torch.Tensor,
-    eps: float,
-    weight_offset: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rms_norm_linear_residual(x, norm_weight, weight, eps, bias, residual, weight_offset=None):
     """Return out [M, N] and total [M, K]."""
-    M = x.shape[0]
-    K = x.shape[1]
+    M, K = x.shape
     N = weight.shape[0]
-    BLOCK_N = 32
-    BLOCK_M = 16
-    BLOCK_K = 128
-    out = torch.empty(M, N, dtype=x.dtype, device=x.device)
-    total = torch.empty(M, K, dtype=x.dtype, device=x.device)
-    grid = (triton.cdiv(N, BLOCK_N), triton.cdiv(M, BLOCK_M))
+    bias = x.new_zeros(()).expand((N,)) if bias is None else bias
+    weight_offset = 0.0 if weight_offset is None else weight_offset
+    for name, tensor, shape in (
+        ("x", x, (M, K)),
+        ("norm_weight", norm_weight, (K,)),
+        ("weight", weight, (N, K)),
+        ("bias", bias, (N,)),
+        ("residual", residual, (M, K)),
+    ):
+        if tensor.shape != shape:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
+    BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))
+    BLOCK_N = max(16, min(64, triton.next_power_of_2(N)))
+    STEP_K = max(16, min(128, 8192 // max(BLOCK_M, BLOCK_N), triton.next_power_of_2(K)))
+    out = x.new_empty((M, N))
+    total = x.new_empty((M, K))
+    elements = max(BLOCK_M * BLOCK_N, BLOCK_M * STEP_K)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
+    grid = (triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N),)
+    tensors = (x, norm_weight, weight, bias, residual, out, total)
+    numbers = (eps, weight_offset, M, K, N, BLOCK_M, BLOCK_N, STEP_K)
     _rms_norm_linear_residual[grid](
-        x,
-        norm_weight,
-        weight,
-        bias,
-        residual,
-        out,
-        total,
-        M,
-        x.stride(0),
-        residual.stride(0),
-        eps,
-        weight_offset,
-        N,
-        K,
-        BLOCK_N,
-        BLOCK_M,
-        BLOCK_K,
+        *tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps
     )
     return out, total

@@ -1,8 +1,7 @@
 # mirage-kernels generate silu_and_mul
-# Schedule  a program per tile of the result, of any shape.
+# Schedule  tiles chosen for the extents of a call, any extents, any strides.
 # Formula   [M, N] = silu(gate) * up
 
-import torch
 import triton
 import triton.language as tl
 
@@ -12,52 +11,47 @@ def _silu_and_mul(
     gate_ptr,
     up_ptr,
     out_ptr,
+    gate_strides,
+    up_strides,
+    out_strides,
     M,
-    gate_stride,
-    up_stride,
     N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N_whole: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n_whole = tl.program_id(1).to(tl.int64) * BLOCK_N_whole + tl.arange(0, BLOCK_N_whole)
-    gate_tile = tl.load(
-        gate_ptr + m[:, None] * gate_stride + n_whole,
-        mask=(m[:, None] < M) & (n_whole < N),
-        other=0.0,
-    )  # [M, N]
+    block = tl.program_id(0).to(tl.int64)
+    offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_m = block // tl.cdiv(N, BLOCK_N)
     up_tile = tl.load(
-        up_ptr + m[:, None] * up_stride + n_whole, mask=(m[:, None] < M) & (n_whole < N), other=0.0
-    )  # [M, N]
-    silu_gate = gate_tile.to(tl.float32) * tl.sigmoid(gate_tile.to(tl.float32))  # [M, N]
-    up_times_silu_gate = up_tile.to(tl.float32) * silu_gate  # [M, N]
-    tl.store(
-        out_ptr + m[:, None] * N + n_whole,
-        up_times_silu_gate.to(out_ptr.dtype.element_ty),
-        mask=(n_whole < N) & (m[:, None] < M),
-    )  # [M, N]
-
-
-def silu_and_mul(
-    gate: torch.Tensor,
-    up: torch.Tensor,
-) -> torch.Tensor:
-    """Return out [M, N]."""
-    M = gate.shape[0]
-    N = gate.shape[1]
-    BLOCK_M = 1
-    BLOCK_N_whole = min(triton.next_power_of_2(N), 1024)
-    out = torch.empty(M, N, dtype=gate.dtype, device=gate.device)
-    grid = (triton.cdiv(M, BLOCK_M), triton.cdiv(N, BLOCK_N_whole))
-    _silu_and_mul[grid](
-        gate,
-        up,
-        out,
-        M,
-        gate.stride(0),
-        up.stride(0),
-        N,
-        BLOCK_M,
-        BLOCK_N_whole,
+        up_ptr + offs_m * up_strides[0] + offs_n * up_strides[1], mask=offs_n < N, other=0
     )
+    gate_tile = tl.load(
+        gate_ptr + offs_m * gate_strides[0] + offs_n * gate_strides[1], mask=offs_n < N, other=0
+    )
+    wide = gate_tile.to(tl.float32)
+    silu_gate = wide * tl.sigmoid(wide)
+    up_times_silu_gate = up_tile.to(tl.float32) * silu_gate
+    tl.store(
+        out_ptr + offs_m * out_strides[0] + offs_n * out_strides[1],
+        up_times_silu_gate.to(out_ptr.dtype.element_ty),
+        mask=offs_n < N,
+    )
+
+
+def silu_and_mul(gate, up):
+    """Return out [M, N]."""
+    M, N = gate.shape
+    for name, tensor, shape in (
+        ("gate", gate, (M, N)),
+        ("up", up, (M, N)),
+    ):
+        if tensor.shape != shape:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
+    BLOCK_N = min(1024, triton.next_power_of_2(N))
+    out = gate.new_empty((M, N))
+    elements = BLOCK_N
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
+    grid = (triton.cdiv(N, BLOCK_N) * M,)
+    tensors = (gate, up, out)
+    numbers = (M, N, BLOCK_N)
+    _silu_and_mul[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
     return out

@@ -1,0 +1,140 @@
+"""Runs Triton programs on a GPU: python -m programs.triton --json FILE [DIR]
+
+One record of every form of the catalog, at few rows and at many, and the programs that
+`programs.generate --out DIR` made. Each is compared with float64 and timed in a CUDA graph beside
+PyTorch. Exit code 1 where one fails, or has an error above the recipe's tolerance of PyTorch's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+import mirage_kernels
+from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.records.triton import triton_of
+from programs import PROGRAMS, level1, level2, serving  # noqa: F401  (they register)
+from programs.measure import DTYPES, difference, microseconds, several
+
+KERNELS = Path(mirage_kernels.__file__).parent
+FEW = {"M": 8, "B": 8, "Hkv": 8, "G": 4, "Hq": 128, "T": 2, "L": 4096}
+MANY = FEW | {"M": 2048, "B": 1, "T": 512}
+TOLERANCE = 1.2  # of PyTorch's error, for programs without a recipe
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of a Triton program: its arguments, and PyTorch's program of the same."""
+
+    name: str
+    record: KernelRecord
+    given: Sequence[object]
+    eager: Callable[[], object]
+    exact: Callable[[], object]
+    tolerance: float
+
+
+def of_catalog(dtype: DType) -> Iterator[Case]:
+    """Yield calls of every form of the catalog, as its first record has it."""
+    for folder in sorted((KERNELS / "sm_90a").iterdir()):
+        for path in sorted(folder.glob(f"*_{dtype.value}.json"))[:1]:
+            record = load_record(path)
+            dims = {d.name for n in record.graph.inputs for d in n.out.type.dims}
+            for extents in (FEW, MANY) if dims & {"M", "T"} else (FEW,):
+                sizes = {d: n for d, n in extents.items() if d in dims} | record.shape
+                work = TensorWorkload(recipe=record.recipe, dtype=dtype, sizes=sizes)
+                drawn = work.draw(0, "cuda")
+                values = work.source.scalars
+                given = [
+                    drawn[n.name]
+                    if n.name in drawn
+                    else (float if n.out.type.dtype.is_real else int)(values[n.name])
+                    for n in record.graph.inputs
+                ]
+                yield Case(
+                    work.name,
+                    record,
+                    given,
+                    partial(work.eager(), drawn),
+                    partial(work.exact, drawn),
+                    work.source.tolerance,
+                )
+
+
+def of_folder(folder: Path, dtype: DType) -> Iterator[Case]:
+    """Yield calls of the benchmark's programs that a folder has records of."""
+    for program in PROGRAMS.values():
+        for path in sorted(folder.glob(f"*/{program.recipe}/*_{dtype.value}*.json"))[:1]:
+            record = load_record(path)
+            for rows in program.rows:
+                drawn = program.inputs(rows, DTYPES[dtype.value], "cuda")
+                doubles = {n: x.double() for n, x in drawn.items()}
+                types = {n.name: n.out.type for n in record.graph.inputs}
+                shapes = {
+                    n: [-1 if d.dynamic else d.size for d in t.dims] for n, t in types.items()
+                }
+                given = [
+                    drawn[n] if drawn[n].dim() == len(shape) else drawn[n].reshape(shape)
+                    for n, shape in shapes.items()
+                ]
+                name = f"{program.name} M={rows}, {dtype.value}"
+                eager, exact = (partial(program.run, **x) for x in (drawn, doubles))
+                yield Case(name, record, given, eager, exact, TOLERANCE)
+
+
+def row_of(case: Case, folder: Path) -> Mapping[str, object]:
+    """Return the row of a call: its errors and times."""
+    path = folder / f"{case.record.recipe}_{case.record.stem}.py"
+    path.write_text(triton_of(case.record))
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    call = partial(getattr(module, case.record.recipe), *case.given)
+    made, exact = several(call()), several(case.exact())
+    torch.cuda.synchronize()
+    error = max(map(difference, made, exact))
+    own = max(map(difference, several(case.eager()), exact))
+    row: dict[str, object] = {"call": case.name, "good": error <= case.tolerance * own}
+    row |= {"error": float(f"{error:.2e}"), "eager_error": float(f"{own:.2e}")}
+    return row | {
+        "triton_us": round(microseconds(call), 2),
+        "eager_us": round(microseconds(case.eager), 2),
+    }
+
+
+def main() -> int:
+    """Run and measure all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", help="what programs.generate made")
+    parser.add_argument("--json", type=Path, required=True)
+    options, rows = parser.parse_args(), list[Mapping[str, object]]()
+    with TemporaryDirectory() as folder:
+        for dtype in (DType.FP16, DType.BF16):
+            found = of_folder(options.folder, dtype) if options.folder else of_catalog(dtype)
+            for case in found:
+                try:
+                    rows.append(row_of(case, Path(folder)))
+                except Exception as failure:  # Triton and PyTorch raise anything
+                    reason = f"{type(failure).__name__}: {failure}"
+                    rows.append({"call": case.name, "good": False, "reason": reason[:500]})
+                print(json.dumps(rows[-1]), flush=True)
+    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    options.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    return 0 if all(row["good"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
