@@ -97,7 +97,8 @@ def page() -> str:
         lines += ["", f"## Time and error, {dtype}", "", summary(found["rows"]), ""]
         lines += [
             f"{found['device']}, torch {found['torch']}; `{found['command']}`. Errors are "
-            "relative to float64. The floor is the time to read and write all tensors once at 4.4 TB/s; what "
+            "relative to float64. The floor is the time to read and write all tensors once at "
+            "4.4 TB/s; what "
             "stays in the L2 cache between calls can be faster. Calls are timed in a CUDA graph.",
             "",
             *measured_lines(found["rows"]),

@@ -320,7 +320,9 @@ class TracedFunction:
             sizes |= dict(zip(flat(layout), tensor.shape, strict=True))
         shapes = dict(zip(self.traced.names, self.traced.shapes, strict=True))
         for name, tensor in zip(self.given, tensors, strict=True):
-            named[name] = tensor.reshape([sizes.get(n, n) for n in shapes[name]])
+            named[name] = tensor.reshape(
+                [n if isinstance(n, int) else sizes[n] for n in shapes[name]]
+            )
         made = self._called(named)
         results = made if isinstance(made, tuple | list) else (made,)
         shaped = [
