@@ -169,6 +169,31 @@ def test_blocks_that_store_different_values_in_one_place_are_refused() -> None:
         prove(spec, handmade(spec, OVERWRITING), small_cases(spec), seed=1)
 
 
+def test_large_factors_leave_a_bound() -> None:
+    """A mean over images divides by such a number, and its square is in a variance."""
+
+    def product(x: Tensor) -> Tensor:
+        made = x
+        for _ in range(12):
+            made = made * 262144 + x
+        return made
+
+    spec = Small({"x": "MK"}, product).spec()
+    assert prove(spec, spec, small_cases(spec), seed=1).log2_failure <= LOG2_WANTED
+
+
+def test_equal_values_without_a_bound_prove_nothing() -> None:
+    def product(x: Tensor) -> Tensor:
+        made = x
+        for _ in range(40):
+            made = made * 4095 + x
+        return made
+
+    spec = Small({"x": "MK"}, product).spec()
+    with pytest.raises(VerifyError, match=r"would pass with a probability of up to 2\^"):
+        prove(spec, spec, small_cases(spec), seed=1)
+
+
 @pytest.mark.parametrize("huge", [1e20, -1e30, 2.0**53])
 def test_huge_constants_are_told_apart(huge: float) -> None:
     shifted, other = (
