@@ -54,6 +54,8 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
     Raises FileError for a folder that cannot be written.
     """
     made = [result.record for result in results]
+    if not made:
+        return []
     written = [write_whole(kernels_dir / record.path, record.text()) for record in made]
     with _alone_in(kernels_dir):
         found = list(emitted(kernels_dir).values())
