@@ -54,6 +54,13 @@ __device__ void write(T* to, const float (&from)[kWidth]) {
   *reinterpret_cast<Vector<T, kWidth>*>(to) = made;
 }
 
+// How far an index, 0 or more, is along a dim: strides of aligned tensors are ints.
+template <bool kAligned>
+__device__ int64_t along(int index, int64_t stride) {
+  const auto short_way = uint64_t(static_cast<unsigned>(index)) * static_cast<unsigned>(stride);
+  return kAligned ? static_cast<int64_t>(short_way) : index * stride;
+}
+
 // The elements of a tensor in device memory that lie within its extents, the others zeros.
 // `left` says how many from the first one on are within.
 template <int kWidth, bool kAligned, class T>
@@ -73,11 +80,24 @@ __device__ void write_within(T* to, int64_t stride, int64_t left, const float (&
 
 // -- statements --------------------------------------------------------------------------------
 
+// The place of a thread in its block: so that the compiler knows its bounds.
+template <int kThreads>
+__device__ int thread_of() {
+  return static_cast<int>(threadIdx.x % kThreads);
+}
+
+constexpr int kUnrolled = 8;  // calls that a thread makes one after the other without a loop
+
 // do_one(i) for i below kCount, dealt to the threads in turn.
 template <int kThreads, int kCount, class Do>
 __device__ void each(Do do_one) {
-#pragma unroll
-  for (int i = threadIdx.x; i < kCount; i += kThreads) do_one(i);
+  constexpr int kRounds = kCount / kThreads, kRest = kCount % kThreads;
+  const int thread = thread_of<kThreads>();
+#pragma unroll kUnrolled
+  for (int round = 0; round < kRounds; ++round) do_one(thread + round * kThreads);
+  if constexpr (kRest > 0) {
+    if (thread < kRest) do_one(thread + kRounds * kThreads);
+  }
 }
 
 // 16 bytes to shared memory, without waiting: zeros where they are not wanted.
@@ -137,19 +157,23 @@ template <class Op, int kThreads, int kOuts, int kSteps, int kWidth, bool kTrans
 __device__ void reduce(float* scratch, Add add, Finish finish) {
   using S = Shares<kThreads, kOuts, kSteps>;
   constexpr int kGroup = kWarpLanes / S::kLanes;  // results of a warp at a time
-  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int warp = thread_of<kThreads>() / kWarpLanes, lane = thread_of<kWarpLanes>();
   const int part = warp % S::kWarps;
   const int mine = kTransposed ? lane % kGroup : lane / S::kLanes;
   const int first = (kTransposed ? lane / kGroup : lane % S::kLanes) + part * S::kLanes;
   constexpr int kEach = kThreads / kWarpLanes / S::kWarps * kGroup;  // results at a time
+  constexpr int kStride = S::kLanes * S::kWarps, kRounds = kSteps / kStride;
+#pragma unroll 2
   for (int base = 0; base < kOuts; base += kEach) {
     const int out = base + warp / S::kWarps * kGroup + mine;
     float value[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) value[i] = Op::kIdentity;
-    if (out < kOuts)
+    if (kOuts % kEach == 0 || out < kOuts) {
 #pragma unroll 4
-      for (int step = first; step < kSteps; step += S::kLanes * S::kWarps) add(out, step, value);
+      for (int round = 0; round < kRounds; ++round) add(out, first + round * kStride, value);
+      if (kSteps % kStride > first) add(out, first + kRounds * kStride, value);
+    }
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
 #pragma unroll
@@ -169,7 +193,7 @@ __device__ void reduce(float* scratch, Add add, Finish finish) {
       }
       __syncthreads();
     }
-    if (out < kOuts && first == 0) finish(out, value);
+    if ((kOuts % kEach == 0 || out < kOuts) && first == 0) finish(out, value);
   }
 }
 

@@ -16,7 +16,7 @@ inline int64_t rounded(int64_t bytes) {
 
 // A tensor in device memory. It is aligned if its rows begin at multiples of 16 bytes and have
 // their elements side by side, and rows lie side by side too where it is `packed`; or if it is left
-// out.
+// out. Strides of aligned tensors are ints.
 struct Tensor {
   static constexpr int kMostDims = 8;
   void* at;
@@ -34,6 +34,7 @@ inline Tensor tensor(void* at, const int64_t* strides, int bytes, bool packed,
     const bool last = i + 1 == made.dims, single = extents.begin()[i] == 1;
     made.aligned &= single || (last || packed ? strides[i] == beside : true);
     made.aligned &= single || last || strides[i] * bytes % 16 == 0;
+    made.aligned &= single || (strides[i] >= 0 && strides[i] <= INT32_MAX);
     beside *= extents.begin()[i];
   }
   made.aligned |= at == nullptr;
@@ -102,9 +103,7 @@ cudaError_t launch(void (*aligned)(Args), void (*any)(Args), const Args& args, b
                    int64_t blocks, int threads, int cluster, int shared_bytes,
                    cudaStream_t stream) {
   void (*kernel)(Args) = is_aligned ? aligned : any;
-#ifndef MIRAGE_NO_SPREAD
-  shared_bytes = spread(blocks, shared_bytes);
-#endif
+  if (cluster == 1) shared_bytes = spread(blocks, shared_bytes);  // clusters start together
   cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status == cudaSuccess && cluster > 8)

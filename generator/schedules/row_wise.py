@@ -22,7 +22,8 @@ from mirage_kernels.generator.schedules.schedule import Knobs, Model, Ranked, Va
 from mirage_kernels.generator.target import Target
 
 WARPS, CHUNKS = (1, 2, 4, 8, 16), 4  # of a block that holds a row; of its threads
-TILE_WARPS, TILE_CHUNKS = 4, 1  # of a row tile; two pieces a thread were 3 to 9 % slower
+TILE_CHUNKS = 1  # of a row tile's threads; two pieces were 3 to 9 % slower
+TILE_WARPS, TILE_PIECES = 4, 384  # least warps of its block, and 16-byte pieces that it moves
 MOST_CHUNKS = 8  # 16-byte pieces of a row that a thread holds
 START_US = 1.9  # and end
 COMPARED_AT = 64  # tokens: one variant serves any number
@@ -68,14 +69,16 @@ def row_wise_knobs(depth: int) -> RowWise:
     return RowWise(warps, -(-vectors // (warps * WARP_LANES)))
 
 
-def elementwise_knobs(depth: int) -> RowWise:
+def elementwise_knobs(depth: int, moved: int) -> RowWise:
     """Return the knobs of row tiles: the longest that divides a row evenly.
 
-    A few elements per thread; the depth is a multiple of 8.
+    A few elements per thread, of each of the `moved` rows; the depth is a multiple of 8. Of small
+    blocks with many tokens so many start that it takes time: 20 % of a relu's.
     """
-    vectors, most = depth // ALIGNED_ELEMENTS, TILE_WARPS * WARP_LANES * TILE_CHUNKS
+    wanted = TILE_WARPS if TILE_WARPS * WARP_LANES * moved >= TILE_PIECES else 2 * TILE_WARPS
+    vectors, most = depth // ALIGNED_ELEMENTS, wanted * WARP_LANES * TILE_CHUNKS
     tile = max(n for n in range(1, min(vectors, most) + 1) if vectors % n == 0)
-    warps = min(TILE_WARPS, -(-tile // WARP_LANES))
+    warps = min(wanted, -(-tile // WARP_LANES))
     return RowWise(warps, -(-tile // (warps * WARP_LANES)), tile * ALIGNED_ELEMENTS)
 
 
@@ -102,7 +105,7 @@ def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
 def choose(program: TileProgram, size: int, on: Target) -> RowWise:
     """Return the knobs, the same for any number of tokens."""
     depth = program.extents[program.roles.depth]
-    return elementwise_knobs(depth) if program.parted else row_wise_knobs(depth)
+    return elementwise_knobs(depth, _moved(program)) if program.parted else row_wise_knobs(depth)
 
 
 def candidates(program: TileProgram, size: int, on: Target) -> Iterator[RowWise]:
@@ -114,11 +117,20 @@ def candidates(program: TileProgram, size: int, on: Target) -> Iterator[RowWise]
         yield RowWise(warps, chunks)
 
 
+def _moved(program: TileProgram) -> int:
+    """Return how many tensors of tokens are read and written."""
+    moved = [s for s in program.lines if s.do in (Do.LOAD, Do.STORE)]
+    return sum(program.roles.tokens in s.type.names for s in moved)
+
+
 def row_model(program: TileProgram, on: Target, tokens: int, warps: int, chunks: float) -> float:
     """Return the predicted time of rows, of so many warps and pieces of a thread: microseconds."""
-    moved = [s for s in program.lines if s.do in (Do.LOAD, Do.STORE)]
-    rows = sum(program.roles.tokens in s.type.names for s in moved)
-    row_us = rows * program.extents[program.roles.depth] * ELEMENT_BYTES / on.memory_bytes_per_us
+    row_us = (
+        _moved(program)
+        * program.extents[program.roles.depth]
+        * ELEMENT_BYTES
+        / on.memory_bytes_per_us
+    )
     crowded = ROW_WARP_US * warps * max(1.0, tokens / on.multiprocessors)
     return row_us * tokens + crowded + chunks * ROW_WARP_US
 

@@ -223,6 +223,8 @@ class KernelWriter:
         width = 1
         if tile.dims:
             most = min(VECTOR_BYTES // tile.dtype.bytes, self._widest(values))
+            if not values:  # nothing of a tensor: all threads share the elements
+                most = min(most, max(1, prod(d.size for d in tile.dims) // self.program.threads))
             width = next(w for w in _WIDTHS if w <= most and tile.dims[-1].size % w == 0)
         with self._each(tile.dims, width):
             at = self.formulas.coordinates(tile.dims, width)
@@ -292,12 +294,17 @@ class KernelWriter:
         self, s: Reduce, values: Sequence[str], tile: Tile, over: Dim
     ) -> tuple[list[Dim], str, int]:
         """Return the results in the order of lanes, the dim of a lane's vector, and its width."""
-        p, outs, vector = self.program, list(tile.dims), s.over
+        p, outs = self.program, list(tile.dims)
         leaves = [x for v in values for x in p.leaves(v) if p.type(x).dims and x not in p.iotas]
-        last = [(p.tiles[x].dims if x in p.tiles else p.type(x).dims)[-1].name for x in leaves]
-        if last and s.over not in last:
-            vector = next((n for n in last if n in tile.names), "")
-            outs.sort(key=lambda d: d.name == vector)
+        orders = [
+            [d.name for d in (p.tiles[x] if x in p.tiles else p.type(x)).dims] for x in leaves
+        ]
+        last = [order[-1] for order in orders]
+        fitting = [d for d in last if d in tile.names]
+        fitting = [s.over, *fitting] if s.over in last or not last else fitting
+        # Along which fewest values lie apart: those are read one by one.
+        vector = min(fitting, key=lambda d: sum(d in order[:-1] for order in orders), default="")
+        outs.sort(key=lambda d: d.name == vector)
         size = next((d.size for d in (*outs, over) if d.name == vector), 1)
         most = self._widest([x for x in leaves if x not in p.tiles])
         return outs, vector, next(w for w in _WIDTHS if w <= most and size % w == 0)

@@ -51,10 +51,11 @@ class Formulas:
     def coordinates(self, dims: Sequence[Dim], width: int, index: str = "i") -> dict[str, str]:
         """Write the coordinates of a vector, the last dim the fastest, and return their names."""
         found, step = dict[str, str](), 1
+        outermost = next((d for d in dims if d.size > 1), None)
         for place, d in enumerate(reversed(dims)):
             size = d.size // width if place == 0 else d.size
             text = index if step == 1 else f"{index} / {step}"
-            text = text if place == len(dims) - 1 else f"{text} % {size}"
+            text = text if d is outermost else f"{text} % {size}"
             text = "0" if size == 1 else text
             if place == 0 and width > 1:
                 text = f"({text}) * {width}"
@@ -155,7 +156,9 @@ class Formulas:
         aligned = "kAligned ? 1 : " if vector == last else ""
         w.line(f"const int64_t stride = {aligned}{strides[vector]};")
         strides[last] = f"(kAligned ? 1 : {strides[last]})"
-        offset = " + ".join(f"int64_t({t}) * {strides[d]}" for d in places for t in places[d])
+        moves = {d: [t for t in places[d] if t != "0"] for d in places}
+        parts = (f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m)
+        offset = " + ".join(parts) or "0"
         packed = self.program.packed_strides(value)
         if packed:
             near = " + ".join(f"({t}) * {packed[d]}" for d in places for t in places[d])

@@ -40,6 +40,11 @@ from mirage_kernels.generator.tiles.program import (
 
 ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the tensor cores' instruction
 RESCALE = "_rescale"  # behind the name of a running maximum: its factor
+DEAR = {"exp": 5, "log": 8, "sqrt": 6, "rsqrt": 6, "sigmoid": 10, "silu": 10, "tanh": 20} | {
+    **dict.fromkeys(("gelu", "mish", "softplus", "elu"), 25),
+    **{"gelu_tanh": 12, "div": 4},
+}  # warp instructions of operations that take many
+OFTEN = 8  # times that a dear operation is computed again at most
 _REDUCTIONS = ("contract", *ops_of_kind(Kind.REDUCE, Kind.STABILISER))
 
 
@@ -199,12 +204,42 @@ class _Lowering:
         for node in self.body.of("combine", "combine_rescaled"):  # other blocks read what it joins
             if OPS[self.body.producers[node.args[0]].op].kind is Kind.ELEMENTWISE:
                 self.tile(node.args[0])
+        self.place_formulas()
         self.place_inputs()
         for name in list(self.tiles):
             node = self.body.producers[name]
             if node.op == "input":
                 phase = Phase.LOOP if node.loop_cut else Phase.BEFORE
                 self.said[phase].append(Load((), (name,), name))
+
+    def place_formulas(self) -> None:
+        """Give tiles to formulas that threads would compute again and again for a reduction.
+
+        That are those of dear operations, and in a loop those that it does not change.
+        """
+        for node in self.body.of("contract"):
+            types = [self.types[a] for a in node.args]
+            dims = {d.name: d.size for type_ in types for d in type_.dims}
+            for name, type_ in zip(node.args, types, strict=True):
+                again = prod(dims.values()) > OFTEN * prod(d.size for d in type_.dims)
+                if node in self.products or not again:
+                    continue
+                if self.is_dear(name) or (self.is_formula(name) and self.is_constant(name)):
+                    self.tile(name, dtype=DType.FP32)
+
+    def is_formula(self, name: str) -> bool:
+        """Say whether a value is computed where it is used."""
+        op = self.body.producers[name].op
+        return name not in self.tiles and op in OPS and OPS[op].kind is Kind.ELEMENTWISE
+
+    def is_constant(self, name: str) -> bool:
+        """Say whether a value is the same in all steps of the loop."""
+        return bool(self.space.loop) and self.phases[name] is Phase.BEFORE
+
+    def is_dear(self, name: str) -> bool:
+        """Say whether a formula has an operation that takes many instructions."""
+        node = self.body.producers[name]
+        return self.is_formula(name) and (node.op in DEAR or any(map(self.is_dear, node.args)))
 
     def place_inputs(self) -> None:
         """Give tiles to inputs that the loop loads or several statements read."""

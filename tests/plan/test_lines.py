@@ -127,9 +127,10 @@ def test_elementwise_lines_are_cut_into_parts() -> None:
 
 def test_parts_are_the_longest_that_divide_a_line() -> None:
     sizes = {14336: (4, 1024), 11008: (3, 688), 4096: (4, 1024), 1024: (4, 1024), 40: (1, 40)}
-    assert {depth: elementwise_knobs(depth) for depth in sizes} == {
+    assert {depth: elementwise_knobs(depth, 3) for depth in sizes} == {
         depth: RowWise(warps, 1, elements) for depth, (warps, elements) in sizes.items()
     }
+    assert elementwise_knobs(16384, 2) == RowWise(8, 1, 2048)
 
 
 def test_sums_of_lines_that_the_grid_cuts_have_no_plan() -> None:

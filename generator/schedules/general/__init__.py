@@ -12,19 +12,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from math import inf, prod
+from math import ceil, inf, prod
 from typing import ClassVar
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Axis, Graph, Node, retile
+from mirage_kernels.generator.ir import Axis, Graph, Node, Phase, retile
+from mirage_kernels.generator.ir.ops import COMBINES
 from mirage_kernels.generator.meaning.cost import block_work, moved_bytes, with_parts
 from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
-from mirage_kernels.generator.tiles.lower import block_programs
-from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, BlockProgram
+from mirage_kernels.generator.tiles.lower import DEAR, block_programs
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram
 
 BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
+FEWEST = 2  # a bucket more where no product rounds the counted dim up
 MANY, FEW = 1024, 8  # what any extent of the counted dim, and of other dynamic dims, is planned for
 LONG = 4096  # of a dynamic dim that is summed along
 THREADS = (64, 128, 256, 512)
@@ -40,15 +42,13 @@ SHARED_EACH = 1024  # bytes that a block takes beside its own, as the guide says
 # Leads, fitted to sweeps of a gated MLP, attention and norms on an H200.
 LATENCY_US = 1.2  # from a copy's start to its end under load
 COPIED_PER_US = 6.0e4  # bytes that one multiprocessor takes at most
-BLOCK_US, STEP_US = 2.0, 0.3  # start and end of a block; a step of its loop
+BLOCK_US, BARRIER_US = 2.0, 0.3  # start and end of a block; what is between barriers of a step
+CLUSTERED = 0.9  # of the multiprocessors where clusters find room for all of their blocks
 PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
 ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
-COPY, PRODUCT = 20, 3  # instructions of a 16-byte copy, of an mma.sync
+COPY, PRODUCT = 14, 3  # instructions of a 16-byte copy, of an mma.sync
+MULTIPLY_ADD = 6  # where threads do it
 OPERATION = 2  # of an elementwise one; reading, converting and computing again are counted in
-DEAR = {"exp": 5, "log": 8, "sqrt": 6, "rsqrt": 6, "sigmoid": 10, "silu": 10, "tanh": 20} | {
-    **dict.fromkeys(("gelu", "mish", "softplus", "elu"), 25),
-    **{"gelu_tanh": 12, "div": 4},
-}
 SHARPNESS = 3  # how little times that overlap add to the longest of them
 MMA_FLOPS = 4096  # of a warp's mma.sync
 
@@ -84,6 +84,11 @@ def reasons(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         if node.op not in ("input", "output", "block", "iota", "const", "size"):
             yield f"{node.name} is a library's {node.op}: it is no kernel of its own"
+    dynamic = {d.name for n in graph.inputs for d in n.out.type.dims if d.dynamic}
+    for kernel, space in zip(graph.blocks, graph.spaces, strict=True):
+        if kernel.body and kernel.body.of(*COMBINES) and not space.loop:
+            for dim in dynamic & {a.dim for a in space.reduced}:
+                yield f"blocks of a cluster hold no {dim} of any extent without a loop"
 
 
 def programs(graph: Graph, knobs: GeneralKnobs) -> tuple[BlockProgram, ...]:
@@ -111,6 +116,19 @@ def roles_of(graph: Graph) -> GeneralRoles:
     dynamic = {d.name for n in graph.inputs for d in n.out.type.dims if d.dynamic}
     cut = [a.dim for s in graph.spaces for a in s.grid if a.dim in dynamic and not a.reduced]
     return GeneralRoles(*cut[:1])
+
+
+def buckets_of(graph: Graph, counted: str) -> tuple[int, ...]:
+    """Return the extents of the counted dim that a graph has variants for."""
+    if not counted:
+        return BUCKETS[-1:]
+    kernels = [k.body for k in graph.blocks if k.body]
+    pairs = [
+        [set(body.values[a].type.names) for a in node.args]
+        for body in kernels
+        for node in body.of("contract")
+    ]
+    return BUCKETS if any(a - b and b - a for a, b in pairs) else (FEWEST, *BUCKETS)
 
 
 def sizes_for(graph: Graph, counted: str, size: int) -> dict[str, int]:
@@ -149,18 +167,22 @@ def _kernel(
     memory = moved_bytes(graph, node, sizes) / on.memory_bytes_per_us
     cache = work.blocks * work.loaded / on.l2_bytes_per_us
     # Of the busiest multiprocessor: blocks at once, and how often.
-    together = min(resident, -(-work.blocks // on.multiprocessors))
-    rounds = -(-work.blocks // (on.multiprocessors * together))
+    places = on.multiprocessors * (CLUSTERED if made.statements[Phase.JOINED] else 1.0)
+    together = min(resident, ceil(work.blocks / places))
+    rounds = ceil(work.blocks / (places * together))
     steps, ahead = work.steps, max(1, made.stages - 1) if work.steps > 1 else 1
     loaded = together * work.loaded / steps
     copying = loaded / min(COPIED_PER_US, max(1.0, loaded * ahead) / LATENCY_US)
     products, operations = together * work.flops / steps, together * work.operations / steps
+    if not made.fragments:  # threads multiply
+        products, operations = 0.0, operations + MULTIPLY_ADD * products / 2
     computing = products * on.multiprocessors / on.tensor_flops_per_us / PRODUCTS
     issued = COPY * loaded / VECTOR_BYTES / WARP + PRODUCT * products / MMA_FLOPS
     issued += operations / WARP
     warps = together * made.threads // WARP
     issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
-    step = max(STEP_US, copying, computing, issuing)
+    barriers = sum(isinstance(s, Barrier) for s in made.statements[Phase.LOOP])
+    step = max(BARRIER_US * barriers, copying, computing, issuing)
     times = (memory, cache, rounds * (BLOCK_US + steps * step))
     return on.launch_us + float(sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS))
 
@@ -264,7 +286,7 @@ def general_variants(graph: Graph, on: Target) -> tuple[Variant[GeneralKnobs], .
     counted = roles_of(graph).counted
     found = [
         Variant(size, best_knobs(graph, sizes_for(graph, counted, size), on))
-        for size in (BUCKETS if counted else BUCKETS[-1:])
+        for size in buckets_of(graph, counted)
     ]
     kept = [a for a, b in pairwise(found) if a.knobs != b.knobs]
     return (*kept, found[-1])

@@ -12,7 +12,9 @@ from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.schedules.general import (
     BUCKETS,
     best_knobs,
+    buckets_of,
     predict,
+    reasons,
     roles_of,
     sizes_for,
 )
@@ -47,9 +49,11 @@ def _cuts(graph: Graph) -> object:
 def _logarithm(graph: Graph, on: Target) -> float:
     """Return the sum of the logarithms of predicted times; infinite where blocks have no room."""
     made = with_products(with_threads(graph))
+    if any(reasons(made)):
+        return inf
     counted = roles_of(made).counted
     total = 0.0
-    for size in BUCKETS[:: len(BUCKETS) - 1] if counted else BUCKETS[-1:]:
+    for size in {buckets_of(made, counted)[0], BUCKETS[-1]}:
         sizes = sizes_for(made, counted, size)
         try:
             total += log(predict(made, best_knobs(made, sizes, on, starts=1), sizes, on))
