@@ -161,7 +161,8 @@ def dtype_name(node: Node) -> str:
 def parts_of(grouping: Grouping) -> list[Part]:
     """Return a grouping's kernels and calls in order, with the views that calls and results need.
 
-    A view of what kernels take is inside of them; PyTorch looks through the others.
+    A view of what kernels take is inside of them; PyTorch looks through the others, and gives
+    products what lies in memory as it was stored.
     """
     trace, made, there = grouping.trace, list[Part](), set[Node](grouping.trace.inputs)
 
@@ -178,7 +179,10 @@ def parts_of(grouping: Grouping) -> list[Part]:
                 look(argument)
             made.append(Part(trace, Kind.CALL, (node,), tuple(node.all_input_nodes), (node,)))
         else:
-            made.append(_kernel(grouping, group))
+            kernel = _kernel(grouping, group)
+            for argument in kernel.inputs:
+                look(argument)
+            made.append(kernel)
         there.update(group.nodes)
     for result in trace.results:
         look(result)
@@ -193,7 +197,8 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
             if argument in own:
                 continue
             viewed = argument not in trace.inputs and is_view(argument)
-            if viewed and argument not in grouping.calls:
+            as_stored = group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)
+            if viewed and argument not in grouping.calls and not as_stored:
                 own.add(argument)
                 visit(argument)
             else:
@@ -204,3 +209,24 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
     results = [n for n in reversed(group.nodes) if grouping.used_outside(n, group)]  # last first
     nodes = tuple(n for n in trace.nodes if n in own)
     return Part(trace, group.kind, nodes, tuple(inputs), tuple(results))
+
+
+def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:
+    """Say whether a view of a value that another kernel stores has its elements in their order."""
+    import torch
+
+    way = [node]
+    while is_view(way[0]) and way[0] not in grouping.trace.inputs:
+        way.insert(0, way[0].all_input_nodes[0])
+    stored, *views = way
+    if not views or stored in own or stored in grouping.trace.inputs:
+        return False
+    shape = tuple(map(int, stored.meta["val"].shape))
+    values: dict[str, Any] = {grouping.trace.name(stored): torch.empty(shape, device="meta")}
+    extents = {dim: mine for dim, (mine, _) in grouping.trace.extents.items()}
+    for view in views:
+        call(grouping.trace.call(view), values, extents)
+    seen = values[grouping.trace.name(node)]
+    return bool(
+        seen.is_contiguous() and seen.numel() == values[grouping.trace.name(stored)].numel()
+    )
