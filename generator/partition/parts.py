@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -178,7 +179,11 @@ def parts_of(grouping: Grouping) -> list[Part]:
                 look(argument)
             made.append(Part(trace, Kind.CALL, (node,), tuple(node.all_input_nodes), (node,)))
         else:
-            made.append(_kernel(grouping, group))
+            part = _kernel(grouping, group)
+            for argument in part.inputs:
+                look(argument)
+            made.append(part)
+            there.update(part.results)
         there.update(group.nodes)
     for result in trace.results:
         look(result)
@@ -193,7 +198,7 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
             if argument in own:
                 continue
             viewed = argument not in trace.inputs and is_view(argument)
-            if viewed and argument not in grouping.calls:
+            if viewed and argument not in grouping.calls and not _is_item(grouping, argument):
                 own.add(argument)
                 visit(argument)
             else:
@@ -201,6 +206,18 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
 
     for node in group.nodes:
         visit(node)
-    results = [n for n in reversed(group.nodes) if grouping.used_outside(n, group)]  # last first
+    outside = [n for n in reversed(group.nodes) if grouping.used_outside(n, group)]  # last first
+    results = [r for n in outside for r in (_items(grouping, n) or [n])]
+    own.update(results)
     nodes = tuple(n for n in trace.nodes if n in own)
     return Part(trace, group.kind, nodes, tuple(inputs), tuple(results))
+
+
+def _is_item(grouping: Grouping, node: Node) -> bool:
+    """Say whether a node is one of several values that another one computes."""
+    return node.target is operator.getitem and node.args[0] in grouping.of
+
+
+def _items(grouping: Grouping, node: Node) -> list[Node]:
+    """Return the values of a node that has several, those that something takes."""
+    return [u for u in grouping.trace.users(node) if _is_item(grouping, u)]
