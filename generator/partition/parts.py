@@ -198,7 +198,8 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
             if argument in own:
                 continue
             viewed = argument not in trace.inputs and is_view(argument)
-            if viewed and argument not in grouping.calls and not _is_item(grouping, argument):
+            viewed = viewed and (not _is_item(grouping, argument) or argument.args[0] in own)
+            if viewed and argument not in grouping.calls:
                 own.add(argument)
                 visit(argument)
             else:
