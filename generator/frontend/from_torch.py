@@ -137,24 +137,35 @@ def by_name(function: Callable[..., Any], given: Examples) -> dict[str, torch.Te
 
 
 def _with_sizes(traced: Traced, longer: Traced) -> tuple[Traced, Traced]:
-    """Return two traces where a number that is the extent of one dynamic dim in both is that."""
+    """Return two traces where a number that counts elements along a dynamic dim is that.
+
+    It is the same multiple of the extent of one dynamic dim in both.
+    """
     pairs = list(zip(traced.graph.nodes, longer.graph.nodes, strict=False))
     sizes = [sizes_of(t.graph) for t in (traced, longer)]
     for mine, theirs in pairs:
-        values = (mine.value, theirs.value)
-        dims = [d for d in traced.dynamic if tuple(s.get(d) for s in sizes) == values]
-        if mine.op == theirs.op == "const" and mine.value != theirs.value and len(dims) == 1:
-            size_node = replace(mine, op="size", over=dims[0], value=0.0)
+        if not (mine.op == theirs.op == "const" and mine.value != theirs.value):
+            continue
+        times = {d: mine.value / sizes[0][d] for d in traced.dynamic if d in sizes[0]}
+        found = [(d, n) for d, n in times.items() if n * sizes[1].get(d, 0) == theirs.value]
+        if len(found) == 1 and found[0][1].is_integer():
             traced, longer = (
-                replace(t, lowered=replace(t.lowered, graph=_replaced(t.graph, old, size_node)))
+                replace(t, lowered=replace(t.lowered, graph=_counted(t.graph, old, *found[0])))
                 for t, old in ((traced, mine), (longer, theirs))
             )
     return traced, longer
 
 
-def _replaced(graph: Graph, old: Node, new: Node) -> Graph:
-    nodes = tuple(replace(new, outs=n.outs) if n.name == old.name else n for n in graph.nodes)
-    return replace(graph, nodes=nodes)
+def _counted(graph: Graph, old: Node, dim: str, times: float) -> Graph:
+    """Return a graph where a number is the extent of a dim so many times."""
+    (out,) = old.outs
+    size, factor = (replace(out, name=f"{out.name}_{end}") for end in (dim, "times"))
+    count = [Node("size", (), (size,), over=dim), replace(old, outs=(factor,), value=times)]
+    new = [*count, Node("mul", (size.name, factor.name), (out,))]
+    if times == 1:
+        new = [Node("size", (), (out,), over=dim)]
+    nodes = (made for n in graph.nodes for made in (new if n.name == old.name else [n]))
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _shape_of(traced: Traced) -> list[tuple[str, tuple[str, ...], str, float]]:

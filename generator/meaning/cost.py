@@ -112,6 +112,13 @@ def moved_bytes(graph: Graph, node: Node, sizes: Mapping[str, int]) -> int:
     return sum(t.dtype.bytes * prod(sizes[d] for d in t.names) for t in types)
 
 
+def contiguous_dims(block: Graph) -> set[str]:
+    """Return the dims that a block wants several elements of: of products, and contiguous ones."""
+    stored = [n.out.type.names[-1:] for n in block.of("input", "output")]
+    multiplied = [block.values[a].type.names for n in block.of("contract") for a in n.args]
+    return {d for names in (*stored, *multiplied) for d in names}
+
+
 def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> Estimate:
     times = {"memory": moved_bytes(graph, node, sizes) / on.memory_bytes_per_us}
     if node.body is None or node.body.space is None:

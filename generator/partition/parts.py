@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -179,10 +180,11 @@ def parts_of(grouping: Grouping) -> list[Part]:
                 look(argument)
             made.append(Part(trace, Kind.CALL, (node,), tuple(node.all_input_nodes), (node,)))
         else:
-            kernel = _kernel(grouping, group)
-            for argument in kernel.inputs:
+            part = _kernel(grouping, group)
+            for argument in part.inputs:
                 look(argument)
-            made.append(kernel)
+            made.append(part)
+            there.update(part.results)
         there.update(group.nodes)
     for result in trace.results:
         look(result)
@@ -197,6 +199,7 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
             if argument in own:
                 continue
             viewed = argument not in trace.inputs and is_view(argument)
+            viewed = viewed and (not _is_item(grouping, argument) or argument.args[0] in own)
             as_stored = group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)
             if viewed and argument not in grouping.calls and not as_stored:
                 own.add(argument)
@@ -206,7 +209,9 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
 
     for node in group.nodes:
         visit(node)
-    results = [n for n in reversed(group.nodes) if grouping.used_outside(n, group)]  # last first
+    outside = [n for n in reversed(group.nodes) if grouping.used_outside(n, group)]  # last first
+    results = [r for n in outside for r in (_items(grouping, n) or [n])]
+    own.update(results)
     nodes = tuple(n for n in trace.nodes if n in own)
     return Part(trace, group.kind, nodes, tuple(inputs), tuple(results))
 
@@ -219,7 +224,8 @@ def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:
     while is_view(way[0]) and way[0] not in grouping.trace.inputs:
         way.insert(0, way[0].all_input_nodes[0])
     stored, *views = way
-    if not views or stored in own or stored in grouping.trace.inputs:
+    several = any(view.target is operator.getitem for view in views)
+    if not views or several or stored in own or stored in grouping.trace.inputs:
         return False
     shape = tuple(map(int, stored.meta["val"].shape))
     values: dict[str, Any] = {grouping.trace.name(stored): torch.empty(shape, device="meta")}
@@ -230,3 +236,13 @@ def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:
     return bool(
         seen.is_contiguous() and seen.numel() == values[grouping.trace.name(stored)].numel()
     )
+
+
+def _is_item(grouping: Grouping, node: Node) -> bool:
+    """Say whether a node is one of several values that another one computes."""
+    return node.target is operator.getitem and node.args[0] in grouping.of
+
+
+def _items(grouping: Grouping, node: Node) -> list[Node]:
+    """Return the values of a node that has several, those that something takes."""
+    return [u for u in grouping.trace.users(node) if _is_item(grouping, u)]

@@ -162,7 +162,9 @@ def _is_made(made: Program, make: Make, part: Part, alone: set[Node], calls: set
     nodes = frozenset(part.nodes)
     if nodes not in made.kernels and nodes not in made.reasons:
         try:
-            made.kernels[nodes] = make(part.recipe(_free_name(made, part)))
+            result = made.kernels[nodes] = make(part.recipe(_free_name(made, part)))
+            if result.record.no_plan:
+                made.reasons[nodes] = f"{result.record.recipe}: {result.record.no_plan}"
         except NO_KERNEL as error:
             made.reasons[nodes] = error.sentence
     products = [n for n in part.computing if operator_of(n) in PRODUCTS]

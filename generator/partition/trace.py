@@ -127,6 +127,8 @@ class Trace:
                 found[node] = applied(program, node, found)
             except (GraphError, RecipeError) as error:
                 reasons[node] = error.sentence
+                if node.target is operator.getitem and not is_view(node.args[0]):
+                    reasons[node.args[0]] = error.sentence  # of several results PyTorch's is one
                 found[node] = self._input(program, node)
         return reasons
 

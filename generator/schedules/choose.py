@@ -111,6 +111,11 @@ def by_size(program: TileProgram, on: Target) -> dict[int, Variant]:
         if knobs is None:
             break
         chosen[bucket] = Variant(bucket, knobs)
+    if not chosen:
+        raise PlanError(
+            f"{program.recipe}: no schedule keeps what a block of it needs",
+            f"a shorter {roles.depth} may do",
+        )
     last = max(chosen)
     return chosen | {last: replace(chosen[last], bucket=ANY_SIZE)}
 

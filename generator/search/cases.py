@@ -138,16 +138,16 @@ def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int])
     """Return extents for a draw: those given, or fewer rows where inputs would be too large.
 
     Rows are what a dim numbers that nothing sums along: every block does the same with its own.
-    Two tiles of them and an edge are left; what is summed along keeps its extent.
+    Two tiles of them and an edge are left; what is summed along keeps its extent, unless that is
+    too large still.
     """
-    elements = sum(prod(sizes[d] for d in n.out.type.names) for n in graph.inputs)
-    if elements <= MOST_ELEMENTS:
-        return dict(sizes)
-    kept = _counted_dims(graph)
-    return {
-        d: n if d in kept or d not in tiles else min(n, 2 * tiles[d] + _EDGE)
-        for d, n in sizes.items()
-    }
+    fewer = dict(sizes)
+    for kept in (_counted_dims(graph), set[str]()):
+        elements = sum(prod(fewer[d] for d in n.out.type.names) for n in graph.inputs)
+        if elements > MOST_ELEMENTS:
+            cut = {d: 2 * tiles[d] + _EDGE for d in fewer if d in tiles and d not in kept}
+            fewer |= {d: min(fewer[d], n) for d, n in cut.items()}
+    return fewer
 
 
 def _counted_dims(graph: Graph) -> set[str]:

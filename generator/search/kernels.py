@@ -58,9 +58,13 @@ class Search:
     problem: Problem
 
     def tasks(self) -> list[Task]:
-        """Cut the search space: first every program of one kernel, then those of two."""
+        """Cut the search space: first every program of one kernel, then those of two.
+
+        Blocks that split a dim without end, and have no loop, are too many to combine their sums.
+        """
         problem, every = self.problem, self.problem.settings()
-        alone = [Task(setting) for setting in every]
+        endless = problem.roles.endless
+        alone = [Task(s) for s in every if s.loop is not None or s.split not in endless]
         if problem.limits.kernels < 2:
             return alone
         firsts, after = self.firsts(), [s for s in every if s.split is None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import MirageError, SearchError, ToolchainError
 from mirage_kernels.generator.ir import Graph, retile
-from mirage_kernels.generator.meaning.cost import Estimate, estimate
+from mirage_kernels.generator.meaning.cost import Estimate, contiguous_dims, estimate
 from mirage_kernels.generator.search.extract import FEW, nominal_sizes
 from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.search.lower import Goal, lower
@@ -81,27 +81,20 @@ def tile_choices(
     choices: dict[str, tuple[int, ...]] = {}
     dynamic = {d.name for n in graph.nodes for v in n.outs for d in v.type.dims if d.dynamic}
     for body, space in ((n.body, n.body.space) for n in graph.blocks if n.body and n.body.space):
-        rows = {a.dim for a in space.grid} - _along_tiles(body)
+        rows = {a.dim for a in space.axes} - contiguous_dims(body)
         for axis in space.axes:
             wanted = (FEW,) if axis.dim in dynamic else _ROW_TILES
-            if axis.dim in rows:
-                wanted = (1, *wanted)
             if axis is space.loop:
                 wanted = _LOOP_TILES
             elif axis.reduced:
                 wanted = _PART_TILES
             elif axis.dim in alike:
                 wanted = (1,)
+            if axis.dim in rows and 1 not in wanted:
+                wanted = (1, *wanted)
             size = sizes.get(axis.dim, axis.tile)
             choices[axis.tile_key] = tuple(t for t in wanted if t <= size) or (size,)
     return choices
-
-
-def _along_tiles(block: Graph) -> set[str]:
-    """Return the dims that a block wants several elements of: of products, and contiguous ones."""
-    stored = [n.out.type.names[-1:] for n in block.of("input", "output")]
-    multiplied = [block.values[a].type.names for n in block.of("contract") for a in n.args]
-    return {d for names in (*stored, *multiplied) for d in names}
 
 
 @dataclass(frozen=True)

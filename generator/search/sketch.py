@@ -128,7 +128,8 @@ def settings(
     some = free[: len(GRID_AXES)] if first else kept
     subsets = (c for size in range(len(some) + 1) for c in itertools.combinations(some, size))
     grids = subsets if first else ((*free, *extra) for extra in subsets)
-    for grid in (cut[: len(GRID_AXES)] for cut in grids if cut):
+    single = not (first or roles.output)  # one number comes from one block, or from a split sum
+    for grid in (cut[: len(GRID_AXES)] for cut in grids if cut or single):
         loops = [d for d in reduced if d not in grid]
         yield from (Setting(grid, loop) for loop in (None, *loops))
         for split in loops if not first and len(grid) < len(GRID_AXES) else ():

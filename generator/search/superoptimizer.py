@@ -10,7 +10,7 @@ are made safe (`search/stabilise.py`) before they are proved.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -37,25 +37,28 @@ from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.target import target
 
-LONG, SHORT = 4096, 64  # what static dims of each class count as
+ENDLESS, LONG, SHORT = 2**18, 4096, 64  # what static dims of each class count as
+MOST_SUMMED = 2**16  # elements of one line that a block may hold whole to sum them
 SLOWEST = 2.5  # nominal time of programs that are verified, in units of the fastest one's
 BATCH = 8  # programs that one task verifies
 SEED = 20260
 
 
-def shape_class(spec: Graph, long: frozenset[str] = frozenset()) -> Graph:
+def shape_class(spec: Graph, extents: Mapping[str, int] | None = None) -> Graph:
     """Return `spec` with every static extent replaced by that of its class, stored as fp16.
 
-    Dims in `long` count as long whatever their extents are here.
+    Dims count as what their `extents` are, where they are given.
     """
+    known, summed = extents or {}, summed_dims(spec)
 
     def classed(value: Value) -> Value:
         dtype = DType.FP16 if value.type.dtype in STORAGE_DTYPES else value.type.dtype
         return replace(value, type=TensorType(tuple(map(class_of, value.type.dims)), dtype))
 
     def class_of(dim: Dim) -> Dim:
-        is_long = dim.name in long or dim.size > LARGEST_TILE
-        return dim if dim.dynamic else replace(dim, size=LONG if is_long else SHORT)
+        size = known.get(dim.name, dim.size)
+        longest = ENDLESS if size > MOST_SUMMED and dim.name in summed else LONG
+        return dim if dim.dynamic else replace(dim, size=longest if size > LARGEST_TILE else SHORT)
 
     nodes = tuple(replace(n, outs=tuple(map(classed, n.outs))) for n in spec.nodes)
     return replace(spec, nodes=nodes)
@@ -199,11 +202,12 @@ def superoptimize(
 def search_job(recipe: Recipe, shape: Shape, limits: Limits, *, arch: str) -> Job:
     """Return the job whose outcome serves a recipe at a shape, in every storage type.
 
-    A dim counts as long where it is in some shape of the recipe, so that one search serves them
+    A dim counts as long as it is in any shape of the recipe, so that one search serves them
     all; a shape beyond them may be of a class of its own.
     """
-    long = {d for s in (*recipe.shapes, shape) for d, n in s.dims.items() if n > LARGEST_TILE}
-    spec = shape_class(trace(recipe, shape, DType.FP16), frozenset(long))
+    shapes = (*recipe.shapes, shape)
+    longest = {d: max(s.dims.get(d, 0) for s in shapes) for s in shapes for d in s.dims}
+    spec = shape_class(trace(recipe, shape, DType.FP16), longest)
     return Superoptimization(recipe.name, spec, limits, arch)
 
 

@@ -63,7 +63,7 @@ class KernelWriter:
                 const = "const " if n.op == "input" else ""
                 name = self.formulas.tensor(n.name)
                 w.line(f"{const}{CTYPES[n.out.type.dtype]}* {name};")
-                w.line(f"int64_t {name}_strides[{len(n.out.type.dims)}];")
+                w.line(f"int64_t {name}_strides[{max(1, len(n.out.type.dims))}];")
             for n in self.scalars:
                 w.line(f"{'int' if n.out.type.dtype is DType.INT32 else 'float'} {n.name};")
             for dim in (*self.dynamic, *(f"{a.name}_tile" for a in self.program.splits)):

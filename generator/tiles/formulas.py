@@ -149,7 +149,11 @@ class Formulas:
         Returns whether its elements may lie side by side, as a template argument.
         """
         w, type_ = self.writer, self.program.type(value)
-        tensor, last = f"args.{self.tensor(value)}", type_.names[-1]
+        tensor = f"args.{self.tensor(value)}"
+        if not type_.names:
+            w.write("const int64_t stride = 1;", f"{pointer} = {tensor};", "const int left = 1;")
+            return "false"
+        last = type_.names[-1]
         vector = place.vector if place.vector in type_.names else last
         places = {d: (*self.offset(value, d), place.at[d]) for d in type_.names}
         strides = {d: f"{tensor}_strides[{i}]" for i, d in enumerate(type_.names)}

@@ -316,6 +316,9 @@ class _Run:
                 index[d.name] = np.full([x.size for x in dims], b.at[axis.name])
         made = np.broadcast_to(self.formula(value, index), [d.size for d in dims])
         whole = {d: index[d] if d not in have else w for d, w in b.whole(output, index).items()}
-        inside = np.logical_and.reduce([whole[d] < b.extents[d] for d in type_.names])
         tensor = self.tensors[p.tensors[output]]
+        if not type_.names:
+            tensor[...] = made
+            return
+        inside = np.logical_and.reduce([whole[d] < b.extents[d] for d in type_.names])
         tensor[tuple(whole[d][inside] for d in type_.names)] = made[inside]

@@ -105,7 +105,7 @@ class Launcher:
 
         def told(value: Value) -> dict[str, object]:
             about = {"name": value.name, "dtype": value.type.dtype.value}
-            return {**about, "dims": list(value.type.names)} if value.type.dims else {**about}
+            return {**about, "dims": list(value.type.names)}
 
         return json.dumps(
             {
@@ -117,7 +117,7 @@ class Launcher:
                 "tensors": [
                     {**told(v), "optional": v.name in optional} for v in self.tensors[:-results]
                 ],
-                "scalars": [told(v) for v in self.scalars],
+                "scalars": [{"name": v.name, "dtype": v.type.dtype.value} for v in self.scalars],
                 "results": [told(v) for v in self.tensors[-results:]],
             }
         )
@@ -150,7 +150,7 @@ class Launcher:
     def _space(self, value: Value, parts: Mapping[str, str]) -> str:
         """Return the bytes of a tensor in the workspace."""
         count = " * ".join(f"int64_t({self._extent(d, parts)})" for d in value.type.dims)
-        return f"general::rounded({count} * {value.type.dtype.bytes})"
+        return f"general::rounded({count or 1} * {value.type.dtype.bytes})"
 
     def _bucket(self, w: Writer, bucket: Bucket) -> None:
         """Write the functions of a bucket: its launches, and the bytes of its workspace."""

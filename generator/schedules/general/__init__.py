@@ -16,9 +16,14 @@ from math import ceil, inf, prod
 from typing import ClassVar
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Axis, Graph, Node, Phase, retile
+from mirage_kernels.generator.ir import Axis, Dim, Graph, Node, Phase, Space, retile
 from mirage_kernels.generator.ir.ops import COMBINES
-from mirage_kernels.generator.meaning.cost import block_work, moved_bytes, with_parts
+from mirage_kernels.generator.meaning.cost import (
+    block_work,
+    contiguous_dims,
+    moved_bytes,
+    with_parts,
+)
 from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
@@ -32,9 +37,12 @@ LONG = 4096  # of a dynamic dim that is summed along
 THREADS = (64, 128, 256, 512)
 STAGES = (2, 3, 4, 5, 6)
 LEAST_OF_PRODUCT = 8  # elements of a tile along its dims: fewer are computed as so many
+LEAST_PART = 64  # elements of a sum's part along a contiguous dim
 GRID_TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ROWS = (1, 2, 4, 8)  # of a dim that is summed along and contiguous in no tensor, besides
 LOOP_TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 MOST_BLOCKS = 8  # of a cluster, on all architectures that have them
+PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512)  # of a sum, more only where another kernel adds them
 MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
 THREADS_EACH, BLOCKS_EACH = 2048, 32  # of a multiprocessor: CUDA programming guide, appendix
@@ -84,16 +92,25 @@ def reasons(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         if node.op not in ("input", "output", "block", "iota", "const", "size"):
             yield f"{node.name} is a library's {node.op}: it is no kernel of its own"
-    dynamic = {d.name for n in graph.inputs for d in n.out.type.dims if d.dynamic}
-    for kernel, space in zip(graph.blocks, graph.spaces, strict=True):
-        if kernel.body and kernel.body.of(*COMBINES) and not space.loop:
-            for dim in dynamic & {a.dim for a in space.reduced}:
-                yield f"blocks of a cluster hold no {dim} of any extent without a loop"
+    for space in graph.spaces:
+        for axis in (a for a in space.reduced if space.loop is None and _joined(graph, space)):
+            if any(d.dynamic for d in _dims(graph) if d.name == axis.dim):
+                yield f"blocks that sum along {axis.dim} in one step are as many as it is long"
 
 
 def programs(graph: Graph, knobs: GeneralKnobs) -> tuple[BlockProgram, ...]:
     """Return the programs of a muGraph's kernels with given knobs."""
     return block_programs(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages)
+
+
+def _joined(graph: Graph, space: Space) -> bool:
+    """Say whether the blocks of a kernel combine what they sum, in a cluster."""
+    bodies = (k.body for k in graph.blocks if k.body is not None and k.body.space == space)
+    return any(n.op in COMBINES for body in bodies for n in body.nodes)
+
+
+def _dims(graph: Graph) -> Iterator[Dim]:
+    return (d for n in graph.nodes for v in n.outs for d in v.type.dims)
 
 
 # -- choosing knobs --------------------------------------------------------------------------------
@@ -133,9 +150,8 @@ def buckets_of(graph: Graph, counted: str) -> tuple[int, ...]:
 
 def sizes_for(graph: Graph, counted: str, size: int) -> dict[str, int]:
     """Return the extents that a bucket is planned for."""
-    types = [v.type for n in graph.nodes for v in n.outs]
     summed, found = _summed(graph), {}
-    for d in (d for type_ in types for d in type_.dims):
+    for d in _dims(graph):
         wanted = (size or MANY) if d.name == counted else LONG if d.name in summed else FEW
         found[d.name] = min(d.size, wanted) if d.dynamic else d.size
     return found
@@ -201,10 +217,17 @@ def _resident(made: BlockProgram, on: Target) -> int:
 def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Return the values of every knob that are tried, by name; tile sizes by `Axis.tile_key`."""
     found: dict[str, tuple[int, ...]] = {}
-    of_products = _product_dims(graph)
+    of_products, along = _product_dims(graph), set[str]()
+    for kernel in graph.blocks:
+        assert kernel.body is not None
+        along |= contiguous_dims(kernel.body)
     for space in graph.spaces:
         for axis in space.axes:
             options = _tiles(axis, space.loop, sizes[axis.dim])
+            if axis.reduced and not _joined(graph, space):
+                options = _part_tiles(sizes[axis.dim], LEAST_PART if axis.dim in along else 1)
+            elif axis is space.loop and axis.dim not in along:
+                options = (*ROWS, *options)
             if axis.dim in of_products:
                 options = tuple(t for t in options if t >= LEAST_OF_PRODUCT) or options[-1:]
             shared = set(found.get(axis.tile_key, options)) & set(options)
@@ -225,11 +248,14 @@ def _product_dims(graph: Graph) -> set[str]:
     return found
 
 
+def _part_tiles(size: int, least: int) -> tuple[int, ...]:
+    return tuple(sorted({-(-size // n // least) * least for n in PARTS}))
+
+
 def _tiles(axis: Axis, loop: Axis | None, size: int) -> tuple[int, ...]:
     if axis.reduced:
-        step = 64
-        parts = {-(-size // n // step) * step for n in (1, 2, 4, MOST_BLOCKS)}
-        return tuple(sorted(max(step, p) for p in parts))
+        parts = {-(-size // n // LEAST_PART) * LEAST_PART for n in (1, 2, 4, MOST_BLOCKS)}
+        return tuple(sorted(max(LEAST_PART, p) for p in parts))
     wanted = LOOP_TILES if axis is loop else GRID_TILES
     whole = next((t for t in wanted if t >= size), wanted[-1])
     return tuple(t for t in wanted if t <= whole)
