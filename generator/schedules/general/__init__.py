@@ -46,6 +46,7 @@ PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512)  # of a sum, more only where anothe
 MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
 THREADS_EACH, BLOCKS_EACH = 2048, 32  # of a multiprocessor: CUDA programming guide, appendix
+LINE_BYTES = 64  # two sectors of the L2 cache, which memory gives together
 SHARED_EACH = 1024  # bytes that a block takes beside its own, as the guide says
 # Leads, fitted to sweeps of a gated MLP, attention and norms on an H200.
 LATENCY_US = 1.2  # from a copy's start to its end under load
@@ -181,13 +182,13 @@ def _kernel(
     if not resident:
         return inf
     memory = moved_bytes(graph, node, sizes) / on.memory_bytes_per_us
-    cache = work.blocks * work.loaded / on.l2_bytes_per_us
+    cache = work.blocks * work.loaded * _fetched(made) / on.l2_bytes_per_us
     # Of the busiest multiprocessor: blocks at once, and how often.
     places = on.multiprocessors * (CLUSTERED if made.statements[Phase.JOINED] else 1.0)
     together = min(resident, ceil(work.blocks / places))
     rounds = ceil(work.blocks / (places * together))
     steps, ahead = work.steps, max(1, made.stages - 1) if work.steps > 1 else 1
-    loaded = together * work.loaded / steps
+    loaded = together * work.loaded * _fetched(made) / steps
     copying = loaded / min(COPIED_PER_US, max(1.0, loaded * ahead) / LATENCY_US)
     products, operations = together * work.flops / steps, together * work.operations / steps
     if not made.fragments:  # threads multiply
@@ -201,6 +202,20 @@ def _kernel(
     step = max(BARRIER_US * barriers, copying, computing, issuing)
     times = (memory, cache, rounds * (BLOCK_US + steps * step))
     return on.launch_us + float(sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS))
+
+
+def _fetched(made: BlockProgram) -> float:
+    """Return how many bytes memory gives for each that blocks load: rows come in whole lines."""
+    wanted = fetched = 1.0
+    for node in made.body.inputs:
+        type_ = node.out.type
+        if not type_.dims or node.name in made.iotas:
+            continue
+        size = prod(d.size for d in type_.dims) * type_.dtype.bytes
+        last = type_.dims[-1]
+        run = last.size * type_.dtype.bytes if last.size < made.extents[last.name].size else inf
+        wanted, fetched = wanted + size, fetched + size * max(1.0, LINE_BYTES / run)
+    return fetched / wanted
 
 
 def _resident(made: BlockProgram, on: Target) -> int:
