@@ -33,8 +33,9 @@ from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import Goal
 from mirage_kernels.generator.search.select import mugraphs, rank
-from mirage_kernels.generator.search.sketch import Counts, Limits
+from mirage_kernels.generator.search.sketch import Counts, Found, Limits
 from mirage_kernels.generator.search.stabilise import stabilise
+from mirage_kernels.generator.search.superoptimizer import shape_class
 from mirage_kernels.generator.search.superoptimizer import superoptimize as find
 from mirage_kernels.generator.search.verify import Proof
 from mirage_kernels.generator.target import target
@@ -307,13 +308,12 @@ def no_reference(*inputs: object) -> NoReturn:
     raise MirageError("a recorded graph has no reference")
 
 
-_searched: dict[tuple[Graph, int], tuple[list[Graph], Counts]] = {}
+_searched: dict[tuple[Graph, int], Found] = {}
 
 
 def search(spec: Lowered, wanted: Options) -> tuple[list[Graph], Counts]:
     """Return every muGraph that the search finds and proves, made safe, at its best tile sizes.
 
-    And what the search counted.
 
     What was found is kept for the process: constraints only choose among it.
     """
@@ -322,15 +322,15 @@ def search(spec: Lowered, wanted: Options) -> tuple[list[Graph], Counts]:
         if wanted.verbose:
             print(f"{event.stage} {event.done}/{event.total}", file=sys.stderr)
 
-    graph, key = spec.graph, (spec.graph, KERNELS[wanted.config])
+    graph, limits = spec.graph, Limits(kernels=KERNELS[wanted.config])
+    key = (shape_class(graph), limits.kernels)
     if key not in _searched:
-        found = find(graph, Limits(kernels=key[1]), DEFAULT_ARCH, jobs=wanted.jobs, progress=watch)
-        storage, type_ = storage_of(spec), graph.values[graph.outputs[0]].type
-        result = TensorType(tuple(map(type_.dim, flat(spec.outputs[0]))), storage)
-        goal = Goal(graph, result, storage, {})
-        ranked = rank(mugraphs(found.programs, goal), graph, target(DEFAULT_ARCH))
-        _searched[key] = ([one.graph for one in ranked], found.counts)
-    return _searched[key]
+        _searched[key] = find(graph, limits, DEFAULT_ARCH, jobs=wanted.jobs, progress=watch)
+    found, storage = _searched[key], storage_of(spec)
+    type_ = graph.values[graph.outputs[0]].type
+    result = TensorType(tuple(map(type_.dim, flat(spec.outputs[0]))), storage)
+    programs = mugraphs(found.programs, Goal(graph, result, storage, {}))
+    return [one.graph for one in rank(programs, graph, target(DEFAULT_ARCH))], found.counts
 
 
 def fitting(found: Sequence[Lowered], wanted: Options) -> list[tuple[Lowered, float]]:
