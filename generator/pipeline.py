@@ -203,9 +203,12 @@ def _choose(request: Request, candidates: Candidates) -> Choice:
 
     on = target(request.arch)
     for among in (FAST, PLANS):  # a fast schedule of a slower muGraph rather than a general one
-        ranked = ranked if among is FAST else general_first(ranked, lambda one: one.graph, on)
+        tests = [plannable(among), accurate]  # what is refused sooner comes first
+        if among is PLANS:
+            ranked = general_first(ranked, lambda one: one.graph, on)
+            tests.reverse()
         try:
-            chosen, refused = choose(ranked, [plannable(among), accurate])
+            chosen, refused = choose(ranked, tests)
             return Choice(chosen, measured[id(chosen.graph)], refused, plans[id(chosen.graph)])
         except SearchError:
             continue

@@ -41,7 +41,7 @@ def report_of(
 ) -> Report:
     """Return the report on a choice: what was found, and what was refused before it."""
     counts, passed = candidates.counts, {r.line for r in refused}
-    others = [r.line() for r in candidates.ranked if r.line() not in passed][1 : ALTERNATIVES_SHOWN + 1]
+    left = [r.line() for r in candidates.ranked if r.line() not in passed]
     return Report(
         states=counts.states,
         pruned=dict(sorted(counts.pruned.items())),
@@ -50,7 +50,7 @@ def report_of(
         rejected=counts.rejected,
         gated=sum("error" in r.reason for r in refused),
         seconds=dict(seconds),
-        alternatives=tuple(others),
+        alternatives=tuple(left[1 : ALTERNATIVES_SHOWN + 1]),
         refused=tuple(refused),
     )
 

@@ -1,9 +1,9 @@
 """Runs the programs' kernels on a GPU: python -m programs.measure DIR --json FILE
 
-DIR holds what `programs.generate` or `programs.mirage` made and `mirage-kernels compile` compiled. Each program is
-compared with float64 and timed in a CUDA graph beside PyTorch as it is and torch.compile, at every
-number of rows it names. The floor is the time to read and write its tensors once. torch.compile
-compiles in processes beside each other before anything is timed.
+DIR holds what `programs.generate` or `programs.mirage` made and `mirage-kernels compile` compiled.
+Each program is compared with float64 and timed in a CUDA graph beside PyTorch as it is and
+torch.compile, at every number of rows it names. The floor is the time to read and write its tensors
+once. torch.compile compiles in processes beside each other before anything is timed.
 """
 
 from __future__ import annotations

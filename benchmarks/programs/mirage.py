@@ -37,7 +37,7 @@ def _row(program: Recorded, count: int, options: argparse.Namespace) -> Row:
         written = kernel.write(options.out)
     except MirageError as error:
         return {"reason": f"{type(error).__name__}: {error.sentence}"}
-    return {"verified": found.counts.candidates, **described([kernel.result], written)}
+    return {"muGraphs": found.proved, **described([kernel.result], written)}
 
 
 def main() -> None:

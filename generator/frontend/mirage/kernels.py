@@ -6,10 +6,9 @@ does, and programs with other numbers of them share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,7 @@ def _result(alike: Sequence[MuGraph], name: str) -> Result:
         recipe = replace(recipe, dynamic={rows: ANY_ROWS})
     else:
         recipe = replace(recipe, dynamic={})
-    candidates = Candidates(gate, [*_ranked(graphs)], first.counts, len(alike))
+    candidates = Candidates(gate, [*_ranked(graphs)], first.counts, first.proved)
     request = Request(recipe, _shape(recipe, first), storage_of(first.spec), DEFAULT_ARCH)
     return result_of(request, candidates, clock=Clock(), progress=lambda event: None)
 
@@ -134,41 +133,35 @@ def _counting(graph: Graph, rows: str) -> Graph:
 
 def _document(result: Result, found: MuGraph, names: Sequence[str]) -> dict[str, Any]:
     """Return the document of the program: one kernel."""
-    record, graph = result.record, found.found.graph
-    tensors, types = found.program.inputs, graph.values
+    record, graph, lowered = result.record, found.found.graph, found.found
+    program, sizes = found.program, sizes_of(graph)
+    for name, layout in zip(graph.outputs, lowered.outputs, strict=True):
+        assert graph.values[name].type.names == flat(layout), "results are stored row-major"
     step = {
         "kernel": f"{record.recipe}_{record.stem}",
         "inputs": [
-            {"value": name, "one": False} | _placed(layout, node.out.type.names, sizes_of(graph))
-            for name, node, layout in zip(names, graph.inputs, found.found.inputs, strict=True)
+            {"value": name, "one": False} | _placed(layout, node.out.type.names, sizes)
+            for name, node, layout in zip(names, graph.inputs, lowered.inputs, strict=True)
         ],
-        "results": [
-            _described(f"result_{i}", tensor, "value")
-            for i, tensor in enumerate(found.program.outputs)
-        ],
+        "results": [{"value": f"result_{i}"} | _tensor(t) for i, t in enumerate(program.outputs)],
         "last": [],
     }
-    for made, name, layout in zip(
-        step["results"], graph.outputs, found.found.outputs, strict=True
-    ):
-        assert types[name].type.names == flat(layout), "results are stored row-major"
-        assert prod(made["shape"]) == prod(d.size for d in types[name].type.dims)
     return {
         "name": record.recipe,
         "dtype": record.dtype,
         "arch": record.arch,
-        "inputs": [_described(n, t, "name") for n, t in zip(names, tensors, strict=True)],
-        "results": [made["value"] for made in step["results"]],
+        "inputs": [{"name": n} | _tensor(t) for n, t in zip(names, program.inputs, strict=True)],
+        "results": [f"result_{i}" for i in range(len(program.outputs))],
         "ways": [{"most": {}, "steps": [step]}],
     }
 
 
-def _described(name: str, tensor: Tensor, key: str) -> dict[str, Any]:
-    return {key: name, "shape": [*tensor.dims], "dtype": TORCH_NAMES[tensor.dtype]}
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    return {"shape": [*tensor.dims], "dtype": TORCH_NAMES[tensor.dtype]}
 
 
-def _placed(layout: Layout, stored: Sequence[str], sizes: dict[str, int]) -> dict[str, Any]:
-    """Return the shape that a program gives an input, then the order of its dims in the kernel."""
+def _placed(layout: Layout, stored: Sequence[str], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return the shape that a program gives an input, and the order of its dims in the kernel."""
     given = flat(layout)
     placed: dict[str, Any] = {"shape": [sizes[d] for d in given]}
     if given != tuple(stored):

@@ -144,8 +144,8 @@ def maps_fit(found: Lowered, wanted: Options) -> bool:
 class MuGraph(Runnable):
     """A muGraph equal to a recorded graph, and how fast it is said to be.
 
-    The best one holds the `ranking`, best first: it is a sequence of them all. `counts` are those of
-    the search that found them.
+    The best one holds the `ranking`, best first: it is a sequence of them all. The search that
+    found them has `counts` and `proved` so many.
     """
 
     program: Program
@@ -153,6 +153,7 @@ class MuGraph(Runnable):
     microseconds: float
     spec: Lowered = field(repr=False)
     counts: Counts = field(repr=False)
+    proved: int = field(repr=False)
     ranking: Accurate | None = field(default=None, repr=False)
 
     @property
@@ -259,7 +260,9 @@ def superoptimize(graph: KernelGraph, **options: object) -> MuGraph:
             f"none of the {len(found)} muGraphs found meets the constraints: {constraints}",
             "leave some of them out; grids and loop counts must divide the dims that they cut",
         )
-    accurate = Accurate([MuGraph(graph.program, one, time, spec, counts) for one, time in timed])
+    accurate = Accurate(
+        [MuGraph(graph.program, one, time, spec, counts, len(found)) for one, time in timed]
+    )
     best = next(iter(accurate), None)
     if best is None:
         raise SearchError(
@@ -314,8 +317,8 @@ _searched: dict[tuple[Graph, int], Found] = {}
 def search(spec: Lowered, wanted: Options) -> tuple[list[Graph], Counts]:
     """Return every muGraph that the search finds and proves, made safe, at its best tile sizes.
 
-
-    What was found is kept for the process: constraints only choose among it.
+    And what the search counted. What was found is kept for the process, for other extents of the
+    same classes too: constraints only choose among it.
     """
 
     def watch(event: Event) -> None:
