@@ -38,7 +38,14 @@ from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.search.cases import Case, full_cases, small_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal
-from mirage_kernels.generator.search.select import Ranked, Refusal, choose, mugraphs, rank
+from mirage_kernels.generator.search.select import (
+    Candidates,
+    Ranked,
+    Refusal,
+    choose,
+    mugraphs,
+    rank,
+)
 from mirage_kernels.generator.search.sketch import Found, Limits
 from mirage_kernels.generator.search.superoptimizer import run_search, search_job
 from mirage_kernels.generator.search.verify import Proof, prove
@@ -82,17 +89,29 @@ def generate(
     with clock.stage("rank"):
         progress(Event("rank", 0, 0, f"{len(found.programs)} proved muGraphs"))
         ranked = rank(mugraphs(found.programs, goal_of(request, spec)), spec, on)
+    gate = Gate(spec, request.recipe, request.dtype)
+    candidates = Candidates(gate, ranked, found.counts, len(found.programs))
+    return result_of(request, candidates, clock=clock, progress=progress)
+
+
+def result_of(
+    request: Request, candidates: Candidates, *, clock: Clock, progress: Progress
+) -> Result:
+    """Make the kernel of the fastest of proved muGraphs that is accurate and has a plan.
+
+    Raises SearchError where none is accurate, VerifyError where it does not prove at its tiles.
+    """
     with clock.stage("choose"):
-        choice = _choose(request, spec, ranked)
+        choice = _choose(request, candidates)
         line = choice.ranked.line().strip()
-        progress(Event("choose", len(choice.refused) + 1, len(ranked), line))
+        progress(Event("choose", len(choice.refused) + 1, len(candidates.ranked), line))
     with clock.stage("plan"):
-        record = _recorded(request, spec, choice, found)
+        record = _recorded(request, choice, candidates)
     with clock.stage("prove"):
-        record = prove_record(record, spec, progress)
+        record = prove_record(record, candidates.gate.spec, progress)
     with clock.stage("emit"):
         files = files_of(record)
-    return Result(request, record, report_of(found, ranked, choice.refused, clock.seconds), files)
+    return Result(request, record, report_of(candidates, choice.refused, clock.seconds), files)
 
 
 def _nothing_found(found: Found, recipe: str) -> SearchError:
@@ -159,16 +178,16 @@ class Choice:
     no_plan: str = ""
 
 
-def _choose(request: Request, spec: Graph, ranked: Sequence[Ranked]) -> Choice:
+def _choose(request: Request, candidates: Candidates) -> Choice:
     """Return the fastest muGraph that is accurate and has a plan; without any plan, the fastest.
 
     The one that was measured to be the fastest comes first, if one was.
     """
+    gate, ranked = candidates.gate, candidates.ranked
     tuned = tuned_kernel(request.arch, _key(request), of_any_type=True)
     if tuned is not None and len(tuned.forms) > 1:
         form = tuned.form
         ranked = sorted(ranked, key=lambda one: form_of(_subject(request, one.graph)) != form)
-    gate = Gate(spec, request.recipe, request.dtype)
     measured: dict[int, tuple[Measured, ...]] = {}
     plans: dict[int, Plan] = {}
 
@@ -184,9 +203,12 @@ def _choose(request: Request, spec: Graph, ranked: Sequence[Ranked]) -> Choice:
 
     on = target(request.arch)
     for among in (FAST, PLANS):  # a fast schedule of a slower muGraph rather than a general one
-        ranked = ranked if among is FAST else general_first(ranked, lambda one: one.graph, on)
+        tests = [plannable(among), accurate]  # what is refused sooner comes first
+        if among is PLANS:
+            ranked = general_first(ranked, lambda one: one.graph, on)
+            tests.reverse()
         try:
-            chosen, refused = choose(ranked, [plannable(among), accurate])
+            chosen, refused = choose(ranked, tests)
             return Choice(chosen, measured[id(chosen.graph)], refused, plans[id(chosen.graph)])
         except SearchError:
             continue
@@ -209,9 +231,9 @@ def _key(request: Request) -> Key:
     return Key(recipe.name, request.dtype.value, shape)
 
 
-def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> KernelRecord:
+def _recorded(request: Request, choice: Choice, candidates: Candidates) -> KernelRecord:
     """Return the record of a chosen muGraph, not yet proved at its tiles."""
-    recipe, key = request.recipe, _key(request)
+    recipe, key, counts = request.recipe, _key(request), candidates.counts
     about = About(
         recipe=recipe.name,
         summary=recipe.summary,
@@ -219,7 +241,7 @@ def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Ke
         source=request.shape.source,
         dtype=request.dtype.value,
         arch=request.arch,
-        search=SearchSummary(found.counts.states, found.counts.candidates, len(found.programs)),
+        search=SearchSummary(counts.states, counts.candidates, candidates.proved),
         proof=Proof((), 0.0),
         accuracy=choice.accuracy,
     )

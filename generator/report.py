@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.ir import Json
-from mirage_kernels.generator.search.select import Ranked, Refusal
-from mirage_kernels.generator.search.sketch import Found
+from mirage_kernels.generator.search.select import Candidates, Refusal
 from mirage_kernels.generator.terminal import listed
 
 ALTERNATIVES_SHOWN = 5
@@ -38,20 +37,20 @@ class Report:
 
 
 def report_of(
-    found: Found, ranked: Sequence[Ranked], refused: Sequence[Refusal], seconds: Mapping[str, float]
+    candidates: Candidates, refused: Sequence[Refusal], seconds: Mapping[str, float]
 ) -> Report:
     """Return the report on a choice: what was found, and what was refused before it."""
-    counts, passed = found.counts, {r.line for r in refused}
-    others = [r.line() for r in ranked if r.line() not in passed][1 : ALTERNATIVES_SHOWN + 1]
+    counts, passed = candidates.counts, {r.line for r in refused}
+    left = [r.line() for r in candidates.ranked if r.line() not in passed]
     return Report(
         states=counts.states,
         pruned=dict(sorted(counts.pruned.items())),
         candidates=counts.candidates,
-        proved=len(found.programs),
+        proved=candidates.proved,
         rejected=counts.rejected,
         gated=sum("error" in r.reason for r in refused),
         seconds=dict(seconds),
-        alternatives=tuple(others),
+        alternatives=tuple(left[1 : ALTERNATIVES_SHOWN + 1]),
         refused=tuple(refused),
     )
 

@@ -144,7 +144,8 @@ class SteppedProgram:
         given = []
         for wanted in step["inputs"]:
             tensor, shape = values[wanted["value"]], decoded(wanted["shape"], {}, extents, None)
-            given.append(tensor.expand(shape) if wanted["one"] else tensor.reshape(shape))
+            shaped = tensor.expand(shape) if wanted["one"] else tensor.reshape(shape)
+            given.append(shaped.permute(wanted["order"]) if "order" in wanted else shaped)
         made = self.kernel(key, given)
         for tensor, result in zip(made, step["results"], strict=True):
             shape = decoded(result["shape"], {}, extents, None)

@@ -2,7 +2,7 @@
 
 `level1` and `level2` name KernelBench's programs of products, elementwise functions, reductions,
 softmax and norms, written anew; `OUT` says why its others are left out. `serving` has what decoding
-needs beside them.
+needs beside them, `recorded` the programs of Mirage's interface.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import torch
 
-Size = int | str  # "M" is the dynamic number of rows
+Size = int | str  # "M" is the number of rows, "2M" twice as many
 Inputs = dict[str, torch.Tensor]
 
 
@@ -35,21 +35,28 @@ class Program:
         """Name of its recipe."""
         return self.name.replace("/", "_")
 
+    def sizes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        """Return the extents of its inputs at a number of rows."""
+
+        def size(given: Size) -> int:
+            return given if isinstance(given, int) else rows * int(given.removesuffix("M") or 1)
+
+        return {name: tuple(map(size, shape)) for name, shape in self.shapes.items()}
+
     def inputs(self, rows: int, dtype: torch.dtype, device: str = "cpu") -> Inputs:
         """Return inputs drawn with standard deviation 1, weights scaled by their last dim's root.
 
         On the device `meta` they have no elements.
         """
         made: Inputs = {}
-        for i, (name, shape) in enumerate(self.shapes.items()):
-            sizes = [rows if size == "M" else int(size) for size in shape]
+        for i, (name, sizes) in enumerate(self.sizes(rows).items()):
             if name in self.at or device == "meta":
                 kind = torch.int64 if name in self.at else dtype
                 made[name] = torch.full(sizes, self.at.get(name, 0), dtype=kind, device=device)
                 continue
             generator = torch.Generator(device).manual_seed(i)
             drawn = torch.randn(sizes, generator=generator, device=device)
-            is_weight = "M" not in shape and len(sizes) > 1
+            is_weight = sizes == self.shapes[name] and len(sizes) > 1
             made[name] = (drawn / sizes[-1] ** 0.5 if is_weight else drawn).to(dtype)
         return made
 

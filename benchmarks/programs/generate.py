@@ -11,8 +11,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,12 @@ def function_of(program: Program) -> Function:
     return Function(program.run, inputs, {n: d for n, d in dynamic.items() if d}, program.recipe)
 
 
-def generated(program: Program, dtypes: Sequence[DType], folder: Path) -> list[Row]:
+def generated(program: Program, options: argparse.Namespace) -> list[Row]:
     """Generate the kernels of one program and return a row for each type; one search serves all."""
     rows: list[Row] = []
-    for dtype in dtypes:
+    for dtype in map(DType, options.dtype):
         started = time.monotonic()
-        row = {"program": program.name, "dtype": dtype.value} | _row(program, dtype, folder)
+        row = {"program": program.name, "dtype": dtype.value} | _row(program, dtype, options.out)
         rows.append(row | {"seconds": round(time.monotonic() - started, 2)})
     return rows
 
@@ -65,64 +66,88 @@ def _row(program: Program, dtype: DType, folder: Path) -> Row:
         write_program(made.document, folder)
     except MirageError as error:
         return {"reason": f"{type(error).__name__}: {error.sentence}"}
-    records = [result.record for result in made.results]
+    ways = {"ways": [*made.lines()], "reasons": sorted(made.reasons.values())}
+    return described(made.results, written) | ways
+
+
+def described(results: Sequence[Result], written: Sequence[Path]) -> Row:
+    """Say what kernels are: the bound of their proof, their schedules, how many Triton programs."""
     kernels = {
         r.recipe: {
             "proved": r.proof.log2_failure,
             "schedules": sorted({v.schedule for v in r.variants}),
         }
-        for r in records
+        for r in (result.record for result in results)
     }
-    return {
-        "kernels": kernels,
-        "ways": [*made.lines()],
-        "reasons": sorted(made.reasons.values()),
-        "triton": sum(path.suffix == ".py" for path in written),
-    }
+    return {"kernels": kernels, "triton": sum(path.suffix == ".py" for path in written)}
 
 
-def limited(program: Program, options: argparse.Namespace) -> list[Row]:
-    """Return the rows that a process of its own makes, or that it took too long."""
-    command = [sys.executable, "-m", "programs.generate", "--out", str(options.out), "--one"]
-    command += ["--dtype", *options.dtype, "--", program.name]
-    started = time.monotonic()
-    try:
-        made = subprocess.run(
-            command, capture_output=True, text=True, timeout=options.limit, check=False
-        )
-        found: list[Row] = json.loads(made.stdout.splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        found = [{"program": program.name, "reason": f"over {options.limit} seconds"}]
-    except (json.JSONDecodeError, IndexError):
-        said = made.stderr.strip().splitlines()[-1:] or [
-            f"its process ended with {made.returncode}"
-        ]
-        found = [{"program": program.name, "reason": said[0][:300]}]
-    for row in found:
-        row.setdefault("seconds", round(time.monotonic() - started, 2))
-        print(json.dumps(row), file=sys.stderr, flush=True)
-    return found
+def parser_of(about: str | None) -> argparse.ArgumentParser:
+    """Return what reads the options that commands have that generate programs."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("programs", nargs="*", help="names; all when there are none")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--limit", type=int, default=90, help="seconds for a program")
+    parser.add_argument("--jobs", type=int, default=2, help="programs at once")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that generates programs: its module, how it makes one, what it was called with.
+
+    `own` are its options beside those of `parser_of`, as they are written.
+    """
+
+    module: str
+    rows_of: Callable[[Program, argparse.Namespace], list[Row]]
+    options: argparse.Namespace
+    own: Sequence[str]
+
+    def run(self, every: Sequence[Program]) -> None:
+        """Generate all programs, or those that are named, each in a process of its own."""
+        options = self.options
+        chosen = [PROGRAMS[name] for name in options.programs] or every
+        if options.one:
+            print(json.dumps(self.rows_of(chosen[0], options)))
+            return
+        with ThreadPoolExecutor(options.jobs) as pool:
+            rows = [row for several in pool.map(self.limited, chosen) for row in several]
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "programs.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+    def limited(self, program: Program) -> list[Row]:
+        """Return the rows that a process of its own makes, or that it took too long."""
+        limit, out = self.options.limit, str(self.options.out)
+        command = [sys.executable, "-m", self.module, "--one", "--out", out, *self.own]
+        command += ["--", program.name]
+        started = time.monotonic()
+        try:
+            made = subprocess.run(
+                command, capture_output=True, text=True, timeout=limit, check=False
+            )
+            found: list[Row] = json.loads(made.stdout.splitlines()[-1])
+        except subprocess.TimeoutExpired:
+            found = [{"program": program.name, "reason": f"over {limit} seconds"}]
+        except (json.JSONDecodeError, IndexError):
+            said = made.stderr.strip().splitlines()[-1:] or [
+                f"its process ended with {made.returncode}"
+            ]
+            found = [{"program": program.name, "reason": said[0][:300]}]
+        for row in found:
+            row.setdefault("seconds", round(time.monotonic() - started, 2))
+            print(json.dumps(row), file=sys.stderr, flush=True)
+        return found
 
 
 def main() -> None:
     """Generate all programs, or those that are named."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("programs", nargs="*", help="names; all when there are none")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = parser_of(__doc__)
     parser.add_argument("--dtype", nargs="+", default=["bf16"], choices=("bf16", "fp16"))
-    parser.add_argument("--limit", type=int, default=90, help="seconds for a program")
-    parser.add_argument("--jobs", type=int, default=2, help="programs at once")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    chosen = [PROGRAMS[name] for name in options.programs] or list(PROGRAMS.values())
-    if options.one:
-        print(json.dumps(generated(chosen[0], [*map(DType, options.dtype)], options.out)))
-        return
-    with ThreadPoolExecutor(options.jobs) as pool:
-        made = pool.map(lambda program: limited(program, options), chosen)
-        rows = [row for several in made for row in several]
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "programs.json").write_text(json.dumps(rows, indent=1) + "\n")
+    own = ["--dtype", *options.dtype]
+    Command("programs.generate", generated, options, own).run([*PROGRAMS.values()])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Runs the programs' kernels on a GPU: python -m programs.measure DIR --json FILE
 
-DIR holds what `programs.generate` made and `mirage-kernels compile` compiled. Each program is
-compared with float64 and timed in a CUDA graph beside PyTorch as it is and torch.compile, at every
-number of rows it names. The floor is the time to read and write its tensors once. torch.compile
-compiles in processes beside each other before anything is timed.
+DIR holds what `programs.generate` or `programs.mirage` made and `mirage-kernels compile` compiled.
+Each program is compared with float64 and timed in a CUDA graph beside PyTorch as it is and
+torch.compile, at every number of rows it names. The floor is the time to read and write its tensors
+once. torch.compile compiles in processes beside each other before anything is timed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from mirage_kernels import load, program
-from programs import PROGRAMS, Program, level1, level2, serving  # noqa: F401  (they register)
+from programs import PROGRAMS, Program, level1, level2, recorded, serving  # noqa: F401
 
 BYTES_PER_US = 4.4e6  # an H200's streaming rate
 CALLS, REPLAYS = 20, 15

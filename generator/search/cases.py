@@ -10,6 +10,7 @@ from mirage_kernels.generator.ir import Axis, DType, Graph, Kind, ops_of_kind, p
 
 FEWER = ((3, 1, 2), (2, 1, 1))  # extents, tiles and parts of dims that powers are summed along
 MOST_ELEMENTS = 100_000_000  # of all inputs together, in a draw at full extents
+MOST_BETWEEN = 4_000_000  # of a value between them and the results, where it is larger than they
 _EDGE = 5  # elements of the last, uneven tile
 
 
@@ -135,7 +136,7 @@ def full_cases(graph: Graph) -> list[Case]:
 
 
 def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int]) -> dict[str, int]:
-    """Return extents for a draw: those given, or fewer rows where inputs would be too large.
+    """Return extents for a draw: those given, or fewer rows where tensors would be too large.
 
     Rows are what a dim numbers that nothing sums along: every block does the same with its own.
     Two tiles of them and an edge are left; what is summed along keeps its extent, unless that is
@@ -144,7 +145,10 @@ def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int])
     fewer = dict(sizes)
     for kept in (_counted_dims(graph), set[str]()):
         elements = sum(prod(fewer[d] for d in n.out.type.names) for n in graph.inputs)
-        if elements > MOST_ELEMENTS:
+        values = [v.type.names for n in graph.blocks if n.body for v in n.body.values.values()]
+        between = max((prod(fewer.get(d, 1) for d in names) for names in values), default=0)
+        crowded = bool(kept) and between > max(elements, MOST_BETWEEN)
+        if elements > MOST_ELEMENTS or crowded:
             cut = {d: 2 * tiles[d] + _EDGE for d in fewer if d in tiles and d not in kept}
             fewer |= {d: min(fewer[d], n) for d, n in cut.items()}
     return fewer

@@ -122,12 +122,16 @@ class Reference:
 
 @dataclass(frozen=True)
 class Gate:
-    """A spec with the extents, inputs and reference results that candidates are measured with."""
+    """A spec with the extents, inputs and reference results that candidates are measured with.
+
+    `outer` are dims that split another one, which is long without them.
+    """
 
     spec: Graph
     recipe: Recipe
     dtype: DType
     seed: int = 0
+    outer: tuple[str, ...] = ()
 
     def sizes(self) -> dict[str, int]:
         """Return the extents: sums long enough for errors to add up, results enough to average.
@@ -136,7 +140,7 @@ class Gate:
         """
         sizes = dict.fromkeys(seen_dims(self.spec), WIDE)
         sizes |= dict.fromkeys(summed_dims(self.spec), LONG)
-        sizes |= dict.fromkeys(batch_dims(self.spec), FEW)
+        sizes |= dict.fromkeys((*batch_dims(self.spec), *self.outer), FEW)
         for node in self.spec.inputs:
             names = node.out.type.names
             wide = [d for d in names if sizes[d] in (WIDE, NARROW)]

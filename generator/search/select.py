@@ -10,9 +10,9 @@ from mirage_kernels.generator.errors import MirageError, SearchError, ToolchainE
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.meaning.cost import Estimate, contiguous_dims, estimate
 from mirage_kernels.generator.search.extract import FEW, nominal_sizes
-from mirage_kernels.generator.search.gate import batch_dims
+from mirage_kernels.generator.search.gate import Gate, batch_dims
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.sketch import ProgramSketch
+from mirage_kernels.generator.search.sketch import Counts, ProgramSketch
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.target import Target
 
@@ -41,6 +41,16 @@ class Ranked:
             ops = [n.op for n in body.nodes if n.op not in ("input", "output", "const", "size")]
             words.append(f"one kernel ({loop}: {', '.join(ops)})")
         return f"{self.estimate.microseconds:6.2f} us  {' then '.join(words)}"
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Proved muGraphs, fastest first, with their gate; what the search counted and proved."""
+
+    gate: Gate
+    ranked: Sequence[Ranked]
+    counts: Counts
+    proved: int
 
 
 def mugraphs(programs: Sequence[ProgramSketch], goal: Goal) -> list[Graph]:

@@ -171,7 +171,8 @@ class Saturation(Values):
         vocabulary, and what depends on their cuts is computed once per cut.
         """
         value, words = self.values[high], self.vocabulary
-        yield from (Step(op, (high,)) for op in words.elementwise[1])
+        functions = (op for op in words.elementwise[1] if words.takes(op, value.names))
+        yield from (Step(op, (high,)) for op in functions)
         parts = sorted(d for d in value.names if d.endswith(parts_of("")))
         yield from (Step("sum", (high,), d) for d in (*words.sums, *parts) if d in value.names)
         maxima = (*words.maxima, *parts) if words.maxima else ()

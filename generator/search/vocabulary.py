@@ -57,6 +57,7 @@ class Vocabulary:
         inputs = [terms.leaf("input", n.name) for n in spec.inputs]
         of_spec = walk(spec, inputs, abstract_reading(terms))
         self.outer, self.lifting = _new_dims(spec, of_spec)
+        self.arguments = _arguments(spec)
         # An exponential that gets a peak is taken whole: exp(a) exp(b) for exp(a + b) overflows.
         safe = stabilise(spec, DType.FP16) is not spec
         self.exponents = {of_spec[n.args[0]] for n in spec.of("exp")} if safe else None
@@ -103,6 +104,14 @@ class Vocabulary:
             ops.append(("contract", False))
         return tuple(ops)
 
+    def takes(self, op: str, dims: frozenset[str]) -> bool:
+        """Return whether a function may be needed of a value with these dims.
+
+        Only exp and sqrt come apart, exp(a + b) and sqrt(a * b), and parts have no dims that the
+        whole lacks.
+        """
+        return op not in self.arguments or any(dims <= whole for whole in self.arguments[op])
+
     def _occurrences(self, term: int) -> int:
         """Return the packed counts of a term; inputs that the target lacks don't count."""
         counts = self.terms.occurrences(term).items()
@@ -111,6 +120,17 @@ class Vocabulary:
     def is_chosen_between(self, a: int, b: int) -> bool:
         """Return whether the program may choose between two terms: a mask, or a choice it makes."""
         return b == self.zero or (a, b) in self.choices or not self.limits.prune_abstract
+
+
+def _arguments(spec: Graph) -> dict[str, set[frozenset[str]]]:
+    """Return the dims of what the spec takes functions of, but of those that a sum goes through."""
+    found: dict[str, set[frozenset[str]]] = {}
+    for node in spec.nodes:
+        op = OPS[node.op]
+        if op.kind is Kind.ELEMENTWISE and op.arity == 1 and op.name not in ("neg", "square"):
+            dims = frozenset(spec.values[node.args[0]].type.names)
+            found.setdefault(node.op, set()).add(dims)
+    return found
 
 
 def _new_dims(

@@ -23,16 +23,19 @@ from mirage_kernels.generator.frontend.mirage.running import Runnable
 from mirage_kernels.generator.frontend.mirage.verdicts import proof_of, recalled
 from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
 from mirage_kernels.generator.frontend.positional.program import AXES, NOWHERE, Program, Three
-from mirage_kernels.generator.ir import Axis, Graph, Node, TensorType, retile, to_text
+from mirage_kernels.generator.frontend.positional.spelling import spelled
+from mirage_kernels.generator.ir import Axis, DType, Graph, Node, TensorType, retile, to_text
 from mirage_kernels.generator.ir.infer import extents_of
 from mirage_kernels.generator.meaning.cost import estimate
 from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import Goal
 from mirage_kernels.generator.search.select import mugraphs, rank
-from mirage_kernels.generator.search.sketch import Limits
+from mirage_kernels.generator.search.sketch import Counts, Found, Limits
 from mirage_kernels.generator.search.stabilise import stabilise
+from mirage_kernels.generator.search.superoptimizer import shape_class
 from mirage_kernels.generator.search.superoptimizer import superoptimize as find
 from mirage_kernels.generator.search.verify import Proof
 from mirage_kernels.generator.target import target
@@ -141,14 +144,27 @@ def maps_fit(found: Lowered, wanted: Options) -> bool:
 class MuGraph(Runnable):
     """A muGraph equal to a recorded graph, and how fast it is said to be.
 
-    The best one holds the `ranking`, best first: it is a sequence of them all.
+    The best one holds the `ranking`, best first: it is a sequence of them all. The search that
+    found them has `counts` and `proved` so many.
     """
 
     program: Program
     found: Lowered
     microseconds: float
     spec: Lowered = field(repr=False)
+    counts: Counts = field(repr=False)
+    proved: int = field(repr=False)
     ranking: Accurate | None = field(default=None, repr=False)
+
+    @property
+    def candidates(self) -> Sequence[MuGraph]:
+        """This muGraph and the others, those included that are not measured yet."""
+        return self.ranking.candidates if self.ranking else (self,)
+
+    @property
+    def gate(self) -> Gate:
+        """The numeric gate of the recorded graph, over this muGraph's dims."""
+        return gate_of(spelled(self.spec, self.found))
 
     def lowered(self) -> Lowered:
         """Return the graph with named dims."""
@@ -161,6 +177,18 @@ class MuGraph(Runnable):
     def prove(self) -> Proof:
         """Return the record of a proof that the graph equals the recorded one, at small sizes."""
         return proof_of(self.found, self.spec)
+
+    def generate_kernels(
+        self, folder: str | Path, name: str, inputs: Sequence[str] = ()
+    ) -> list[Path]:
+        """Write the kernel of the best muGraph that has one into a folder; return the files.
+
+        `mirage-kernels compile FOLDER` compiles it, `mirage_kernels.program(name)` runs it.
+        """
+        from mirage_kernels.generator.frontend.mirage.kernels import kernel_of
+
+        with all_or_nothing():
+            return kernel_of(self, name, inputs).write(Path(folder))
 
     def choices(self) -> Iterator[MuGraph]:
         """Yield this muGraph and the others."""
@@ -182,15 +210,15 @@ class MuGraph(Runnable):
 class Accurate:
     """The muGraphs that pass the numeric gate, best first, each measured when it is asked for."""
 
-    def __init__(self, candidates: Sequence[MuGraph], gate: Gate) -> None:
-        self._left, self._gate, self._passed = iter(candidates), gate, list[MuGraph]()
+    def __init__(self, candidates: Sequence[MuGraph]) -> None:
+        self.candidates, self._left, self._passed = candidates, iter(candidates), list[MuGraph]()
         self.reason = ""  # why the last one that was refused was
 
     def __iter__(self) -> Iterator[MuGraph]:
         yield from self._passed
         for one in self._left:
             try:
-                self._gate.measure(one.found.graph)
+                one.gate.measure(one.found.graph)
             except VerifyError as error:
                 self.reason = error.sentence
                 continue
@@ -217,11 +245,13 @@ def superoptimize(graph: KernelGraph, **options: object) -> MuGraph:
             "mark_output one tensor",
         )
     if wanted.previous_checkpoint is not None:
-        storage = spec.graph.inputs[0].out.type.dtype
+        storage = storage_of(spec)
         told = recalled(Path(wanted.previous_checkpoint), spec)
         found = [replace(one, graph=stabilise(one.graph, storage)) for one in told]
+        counts = Counts(candidates=len(found))
     else:
-        found = [Lowered(g, spec.inputs, spec.outputs) for g in search(spec, wanted)]
+        graphs, counts = search(spec, wanted)
+        found = [Lowered(g, spec.inputs, spec.outputs) for g in graphs]
     timed = fitting(found, wanted)[:KEPT]
     if not timed:
         given = {n: getattr(wanted, n) for n in ("imaps", "omaps", "griddims", "fmaps", "franges")}
@@ -230,12 +260,13 @@ def superoptimize(graph: KernelGraph, **options: object) -> MuGraph:
             f"none of the {len(found)} muGraphs found meets the constraints: {constraints}",
             "leave some of them out; grids and loop counts must divide the dims that they cut",
         )
-    candidates = [MuGraph(graph.program, one, time, spec) for one, time in timed]
-    accurate = Accurate(candidates, gate_of(spec))
+    accurate = Accurate(
+        [MuGraph(graph.program, one, time, spec, counts, len(found)) for one, time in timed]
+    )
     best = next(iter(accurate), None)
     if best is None:
         raise SearchError(
-            f"none of {len(timed)} muGraphs is accurate in {gate_of(spec).dtype.value}: "
+            f"none of {len(timed)} muGraphs is accurate in {storage_of(spec).value}: "
             f"{accurate.reason}",
             "leave out some constraints, or sum and exponentiate smaller numbers",
         )
@@ -247,7 +278,19 @@ def superoptimize(graph: KernelGraph, **options: object) -> MuGraph:
 
 @cache
 def gate_of(spec: Lowered) -> Gate:
-    """Return the numeric gate of a recorded graph: what a recipe of the same program has.
+    """Return the numeric gate of a recorded graph: what a recipe of the same program has."""
+    rows = [row for layout in (*spec.inputs, *spec.outputs) for row in layout]
+    outer = tuple(dict.fromkeys(d for row in rows for d in row[:-1]))
+    return Gate(spec.graph, recipe_of(spec), storage_of(spec), outer=outer)
+
+
+def storage_of(spec: Lowered) -> DType:
+    """Return the element type that a recorded graph is computed in: that of its first input."""
+    return spec.graph.inputs[0].out.type.dtype
+
+
+def recipe_of(spec: Lowered) -> Recipe:
+    """Return what is declared of a recorded graph.
 
     The first dim of the first input that comes out numbers what a call brings.
     """
@@ -255,11 +298,12 @@ def gate_of(spec: Lowered) -> Gate:
     dims = {n.name: " ".join(n.out.type.names) for n in graph.inputs}
     result = graph.values[graph.outputs[0]].type
     rows = [d for d in flat(spec.inputs[0]) if d in result.names]
-    dynamic = {d: result.dim(d).size for d in rows[:1]}
-    recorded = Recipe(
-        inputs=dims, output=" ".join(result.names), dynamic=dynamic, reference=no_reference
+    return Recipe(
+        inputs=dims,
+        output=" ".join(flat(spec.outputs[0])),
+        dynamic={d: result.dim(d).size for d in rows[:1]},
+        reference=no_reference,
     )
-    return Gate(graph, recorded, graph.inputs[0].out.type.dtype)
 
 
 def no_reference(*inputs: object) -> NoReturn:
@@ -267,28 +311,29 @@ def no_reference(*inputs: object) -> NoReturn:
     raise MirageError("a recorded graph has no reference")
 
 
-_searched: dict[tuple[Graph, int], list[Graph]] = {}
+_searched: dict[tuple[Graph, int], Found] = {}
 
 
-def search(spec: Lowered, wanted: Options) -> list[Graph]:
+def search(spec: Lowered, wanted: Options) -> tuple[list[Graph], Counts]:
     """Return every muGraph that the search finds and proves, made safe, at its best tile sizes.
 
-    What was found is kept for the process: constraints only choose among it.
+    And what the search counted. What was found is kept for the process, for other extents of the
+    same classes too: constraints only choose among it.
     """
 
     def watch(event: Event) -> None:
         if wanted.verbose:
             print(f"{event.stage} {event.done}/{event.total}", file=sys.stderr)
 
-    graph, key = spec.graph, (spec.graph, KERNELS[wanted.config])
+    graph, limits = spec.graph, Limits(kernels=KERNELS[wanted.config])
+    key = (shape_class(graph), limits.kernels)
     if key not in _searched:
-        found = find(graph, Limits(kernels=key[1]), DEFAULT_ARCH, jobs=wanted.jobs, progress=watch)
-        storage, type_ = graph.inputs[0].out.type.dtype, graph.values[graph.outputs[0]].type
-        result = TensorType(tuple(map(type_.dim, flat(spec.outputs[0]))), storage)
-        goal = Goal(graph, result, storage, {})
-        ranked = rank(mugraphs(found.programs, goal), graph, target(DEFAULT_ARCH))
-        _searched[key] = [one.graph for one in ranked]
-    return _searched[key]
+        _searched[key] = find(graph, limits, DEFAULT_ARCH, jobs=wanted.jobs, progress=watch)
+    found, storage = _searched[key], storage_of(spec)
+    type_ = graph.values[graph.outputs[0]].type
+    result = TensorType(tuple(map(type_.dim, flat(spec.outputs[0]))), storage)
+    programs = mugraphs(found.programs, Goal(graph, result, storage, {}))
+    return [one.graph for one in rank(programs, graph, target(DEFAULT_ARCH))], found.counts
 
 
 def fitting(found: Sequence[Lowered], wanted: Options) -> list[tuple[Lowered, float]]:
