@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 from mirage_kernels.generator.ir import Axis, DType, Graph, Kind, ops_of_kind, parts_of
 
@@ -143,12 +143,11 @@ def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int])
     too large still.
     """
     fewer = dict(sizes)
-    for kept in (_counted_dims(graph), set[str]()):
+    for kept, most in ((_counted_dims(graph), MOST_BETWEEN), (set[str](), inf)):
         elements = sum(prod(fewer[d] for d in n.out.type.names) for n in graph.inputs)
         values = [v.type.names for n in graph.blocks if n.body for v in n.body.values.values()]
         between = max((prod(fewer.get(d, 1) for d in names) for names in values), default=0)
-        crowded = bool(kept) and between > max(elements, MOST_BETWEEN)
-        if elements > MOST_ELEMENTS or crowded:
+        if elements > MOST_ELEMENTS or between > max(elements, most):
             cut = {d: 2 * tiles[d] + _EDGE for d in fewer if d in tiles and d not in kept}
             fewer |= {d: min(fewer[d], n) for d, n in cut.items()}
     return fewer
