@@ -1,7 +1,8 @@
 """Makes docs/programs.md of the result files: python -m programs.table
 
 `results/programs_made.json` is what `programs.generate` wrote, `results/programs_bf16.json` and
-`results/programs_fp16.json` are what `programs.measure` did.
+`results/programs_fp16.json` are what `programs.measure` did, `results/triton.json` what
+`programs.triton` did. Pages have the parts whose files are there.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,16 @@ def measured_lines(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
+def there(name: str) -> bool:
+    """Say whether there is a result file."""
+    return (HERE / "results" / f"{name}.json").is_file()
+
+
+def mean(numbers: Iterable[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, numbers)))
+
+
 def summary(rows: Sequence[Row]) -> str:
     """Say how often and by how much programs are faster than torch.compile."""
     timed = [r for r in rows if "us" in r]
@@ -70,18 +81,35 @@ def summary(rows: Sequence[Row]) -> str:
     said = []
     for what, some in (("up to 64 rows of level 2 and serving", few), ("all rows", timed)):
         gains = [r["compile_us"] / r["us"] for r in some]
-        mean = math.exp(statistics.fmean(map(math.log, gains)))
         slower = sum(g < 1 for g in gains)
         said.append(
             f"Over {what} ({len(some)}), time of torch.compile over ours has the geometric mean "
-            f"{mean:.2f}; {slower} are slower."
+            f"{mean(gains):.2f}; {slower} are slower."
         )
     return " ".join(said)
 
 
+def triton_lines() -> list[str]:
+    """Return the lines on Triton programs that ran on a GPU."""
+    if not there("triton"):
+        return []
+    found = read("triton")
+    good = [row for row in found["rows"] if row["good"]]
+    gain = mean(row["eager_us"] / row["triton_us"] for row in good)
+    return [
+        "",
+        "## Triton",
+        "",
+        f"{found['device']}, torch {found['torch']}; `python -m programs.triton --json FILE`: "
+        f"{len(good)} of {len(found['rows'])} calls of Triton programs, of all forms of the "
+        f"catalog in both types, are as exact as PyTorch. PyTorch's time over theirs is {gain:.2f} "
+        "as a geometric mean; their tiles are chosen by a rule, not measured.",
+    ]
+
+
 def page() -> str:
     """Return docs/programs.md."""
-    made = read("programs_made")
+    made = [row for row in read("programs_made") if row.get("dtype") != "fp16"]
     seconds = [row["seconds"] for row in made]
     lines = [
         "# PyTorch functions, measured",
@@ -91,7 +119,7 @@ def page() -> str:
         "`python -m programs.table`.",
     ]
     for dtype in ("bf16", "fp16"):
-        if not (HERE / "results" / f"programs_{dtype}.json").is_file():
+        if not there(f"programs_{dtype}"):
             continue
         found = read(f"programs_{dtype}")
         lines += ["", f"## Time and error, {dtype}", "", summary(found["rows"]), ""]
@@ -103,12 +131,13 @@ def page() -> str:
             "",
             *measured_lines(found["rows"]),
         ]
+    lines += triton_lines()
     lines += ["", "## What each became", ""]
     lines += [
-        f"{len(made)} programs, generated one after the other on two cores; median "
-        f"{statistics.median(seconds):.0f} s, at most {max(seconds):.0f} s. Kernels are named by "
-        "their first and last operator, with their schedules; what PyTorch runs is given up to 64 "
-        "rows and above, or for all.",
+        f"{len(made)} programs in bf16, two generated at a time on two cores beside other work; "
+        f"median {statistics.median(seconds):.0f} s, at most {max(seconds):.0f} s. Kernels are "
+        "named by their first and last operator, with their schedules; what PyTorch runs is given "
+        "up to 64 rows and above, or for all.",
         "",
         *made_lines(made),
         "",

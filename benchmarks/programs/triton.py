@@ -24,6 +24,7 @@ from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.triton import triton_of
+from mirage_kernels.program_steps import SteppedProgram
 from programs import PROGRAMS, level1, level2, serving  # noqa: F401  (they register)
 from programs.measure import DTYPES, difference, microseconds, several
 
@@ -35,17 +36,29 @@ TOLERANCE = 1.2  # of PyTorch's error, for programs without a recipe
 
 @dataclass(frozen=True)
 class Case:
-    """A call of a Triton program: its arguments, and PyTorch's program of the same."""
+    """A call of Triton programs, and PyTorch's program of the same."""
 
     name: str
-    record: KernelRecord
-    given: Sequence[object]
+    call: Callable[[], object]
     eager: Callable[[], object]
     exact: Callable[[], object]
     tolerance: float
 
 
-def of_catalog(dtype: DType) -> Iterator[Case]:
+def function_of(record: KernelRecord, texts: Path) -> Callable[..., object]:
+    """Return the Triton program of a record, whose text goes into a folder."""
+    path = texts / f"{record.recipe}_{record.stem}.py"
+    path.write_text(triton_of(record))
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made: Callable[..., object] = getattr(module, record.recipe)
+    return made
+
+
+def of_catalog(dtype: DType, texts: Path) -> Iterator[Case]:
     """Yield calls of every form of the catalog, as its first record has it."""
     for folder in sorted((KERNELS / "sm_90a").iterdir()):
         for path in sorted(folder.glob(f"*_{dtype.value}.json"))[:1]:
@@ -64,53 +77,42 @@ def of_catalog(dtype: DType) -> Iterator[Case]:
                 ]
                 yield Case(
                     work.name,
-                    record,
-                    given,
+                    partial(function_of(record, texts), *given),
                     partial(work.eager(), drawn),
                     partial(work.exact, drawn),
                     work.source.tolerance,
                 )
 
 
-def of_folder(folder: Path, dtype: DType) -> Iterator[Case]:
-    """Yield calls of the benchmark's programs that a folder has records of."""
+def of_folder(folder: Path, dtype: DType, texts: Path) -> Iterator[Case]:
+    """Yield calls of the benchmark's programs that a folder has, with Triton for their kernels."""
+    records = [load_record(path) for path in folder.glob(f"*/*/*_{dtype.value}.json")]
+    functions = {f"{r.arch}/{r.recipe}_{r.stem}": function_of(r, texts) for r in records}
+
+    def launched(key: str, given: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return several(functions[key](*given))
+
     for program in PROGRAMS.values():
-        for path in sorted(folder.glob(f"*/{program.recipe}/*_{dtype.value}*.json"))[:1]:
-            record = load_record(path)
+        for path in sorted(folder.glob(f"*/{program.recipe}_{dtype.value}_*.program.json"))[:1]:
+            made = SteppedProgram([json.loads(path.read_text())], launched)
             for rows in program.rows:
                 drawn = program.inputs(rows, DTYPES[dtype.value], "cuda")
-                doubles = {n: x.double() for n, x in drawn.items()}
-                types = {n.name: n.out.type for n in record.graph.inputs}
-                shapes = {
-                    n: [-1 if d.dynamic else d.size for d in t.dims] for n, t in types.items()
-                }
-                given = [
-                    drawn[n] if drawn[n].dim() == len(shape) else drawn[n].reshape(shape)
-                    for n, shape in shapes.items()
-                ]
+                doubles = {n: x.double() if x.is_floating_point() else x for n, x in drawn.items()}
                 name = f"{program.name} M={rows}, {dtype.value}"
-                eager, exact = (partial(program.run, **x) for x in (drawn, doubles))
-                yield Case(name, record, given, eager, exact, TOLERANCE)
+                calls = (partial(made, **drawn), partial(program.run, **drawn))
+                yield Case(name, *calls, partial(program.run, **doubles), TOLERANCE)
 
 
-def row_of(case: Case, folder: Path) -> Mapping[str, object]:
+def row_of(case: Case) -> Mapping[str, object]:
     """Return the row of a call: its errors and times."""
-    path = folder / f"{case.record.recipe}_{case.record.stem}.py"
-    path.write_text(triton_of(case.record))
-    spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    call = partial(getattr(module, case.record.recipe), *case.given)
-    made, exact = several(call()), several(case.exact())
+    made, exact = several(case.call()), several(case.exact())
     torch.cuda.synchronize()
     error = max(map(difference, made, exact))
     own = max(map(difference, several(case.eager()), exact))
     row: dict[str, object] = {"call": case.name, "good": error <= case.tolerance * own}
     row |= {"error": float(f"{error:.2e}"), "eager_error": float(f"{own:.2e}")}
     return row | {
-        "triton_us": round(microseconds(call), 2),
+        "triton_us": round(microseconds(case.call), 2),
         "eager_us": round(microseconds(case.eager), 2),
     }
 
@@ -120,13 +122,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="what programs.generate made")
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--dtype", nargs="+", default=["fp16", "bf16"], choices=[*DTYPES])
     options, rows = parser.parse_args(), list[Mapping[str, object]]()
-    with TemporaryDirectory() as folder:
-        for dtype in (DType.FP16, DType.BF16):
-            found = of_folder(options.folder, dtype) if options.folder else of_catalog(dtype)
-            for case in found:
+    with TemporaryDirectory() as made:
+        for dtype in map(DType, options.dtype):
+            texts, folder = Path(made), options.folder
+            for case in of_folder(folder, dtype, texts) if folder else of_catalog(dtype, texts):
                 try:
-                    rows.append(row_of(case, Path(folder)))
+                    rows.append(row_of(case))
                 except Exception as failure:  # Triton and PyTorch raise anything
                     reason = f"{type(failure).__name__}: {failure}"
                     rows.append({"call": case.name, "good": False, "reason": reason[:500]})

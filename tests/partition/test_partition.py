@@ -127,6 +127,20 @@ def cached(x: Tensor, w: Tensor, cache: Tensor, at: Tensor, one: Tensor) -> tupl
     return cache.sum(-1), torch.relu(rows)
 
 
+def test_a_product_takes_what_others_stored_as_it_lies() -> None:
+    def run(x: Tensor, w: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        heads = torch.softmax(x, dim=-1)
+        lines = heads.unsqueeze(2).transpose(1, 2).reshape(-1, 64)
+        return F.linear(lines, w) + residual, heads
+
+    shapes = {"x": (8, 4, 16), "w": (32, 64), "residual": (8, 32)}
+    program = cut(run, ["x", "residual"], **shapes)
+    assert ways(program)[0] == ["softmax", "linear, add"]
+    product = next(r for r in program.results if "linear" in r.record.recipe)
+    assert {*product.request.recipe.static_dims} == {"K", "N"}
+    require_same(program, run, **{n: drawn(*shape) for n, shape in shapes.items()})
+
+
 def test_what_no_kernel_has_runs_in_pytorch_in_order_and_in_place() -> None:
     given = {"x": drawn(4, 96), "w": drawn(80, 96), "cache": drawn(4, 8, 80), "one": drawn(1)}
     whole = given | {"at": torch.tensor([3])}

@@ -8,17 +8,22 @@ from dataclasses import replace
 from functools import cached_property
 
 import pytest
+import torch
 from tiled_forms import FORMS, KERNELS, programs
 
 from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import DType, Phase
+from mirage_kernels.generator.pipeline import generate
 from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.request import Request
 from mirage_kernels.generator.schedules.general import general_variants
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tiles.block import TileError
 from mirage_kernels.generator.tiles.check import compare
 from mirage_kernels.generator.tiles.cuda import KernelWriter
-from mirage_kernels.generator.tiles.program import Barrier, BlockProgram, Statement, Tile
+from mirage_kernels.generator.tiles.lower import block_programs
+from mirage_kernels.generator.tiles.program import Barrier, BlockProgram, Fill, Statement, Tile
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -103,3 +108,24 @@ def test_a_store_of_uneven_tiles_is_cut_at_the_end(form: str) -> None:
 def test_blocks_have_room_for_forms_with_several_dims_of_rows(form: str) -> None:
     graph = load_record(min((KERNELS / form).glob("*_fp16.json"))).graph
     assert general_variants(graph, target("sm_90a"))[-1].bucket == 0
+
+
+def test_what_many_results_share_is_computed_once() -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = torch.einsum("hd,hld->hl", q, k) * 0.25
+        return torch.einsum("hl,hld->hd", torch.softmax(scores, dim=-1), v)
+
+    shapes = {"q": (4, 32), "k": (4, 64, 32), "v": (4, 64, 32)}
+    given = {n: torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in shapes.items()}
+    recipe = from_torch(attention, given, dynamic={"k": {1: "L"}, "v": {1: "L"}})
+    request = Request(recipe, recipe.shapes[0], DType.BF16)
+    record = generate(request, jobs=1, progress=lambda event: None).record
+    (program,) = block_programs(record.graph, threads=64, stages=2)
+    filled = {
+        phase: [program.node(s.value).op for s in said if isinstance(s, Fill)]
+        for phase, said in program.statements.items()
+    }
+    assert filled[Phase.BEFORE] == ["mul"]  # queries times the scale: no step changes them
+    assert filled[Phase.LOOP] == ["exp"]
+    text = "\n".join(KernelWriter(program, "attention", DType.BF16).text())
+    assert re.search(r"reduce<Sum, 64, \d+, \d+, 8, true>", text)  # values, 8 columns a thread
