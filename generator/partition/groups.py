@@ -21,6 +21,8 @@ from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutat
 FEW = 64  # rows up to which kernels multiply at the speed of memory
 LOW_RANK = 128  # columns of a product that the next one may take in the same kernel
 MOST_NODES, MOST_REDUCTIONS = 14, 3  # of a kernel: what a search finds in seconds
+MOST_IN_FRONT = 3  # sums in front of products times those: their terms multiply
+CENTRED = frozenset(("layer_norm", "group_norm", "instance_norm"))  # two sums each
 PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "matmul", "einsum", "mv"))
 ATTENTION = "scaled_dot_product_attention"
 SOFTMAX = frozenset(("softmax", "_softmax"))
@@ -257,6 +259,8 @@ class Grouping:
             most = {Kind.PRODUCT: 1, Kind.ATTENTION: 0}.get(into.kind, -1)
             free = not {*into.nodes} & {*self.alone}
             free &= not group.reductions or not self._result(group)
+            sums = sum(reduces(n) + (operator_of(n) in CENTRED) for n in group.nodes)
+            free &= sums * len(into.products) <= MOST_IN_FRONT
             if group.reductions <= most and free and self._room(into, group.nodes):
                 self._merge(group, into)
 
