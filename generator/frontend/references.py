@@ -47,20 +47,10 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
     if not inputs:
         return  # its sizes are too large here, and its trace was made by rule
     listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
-
-    def referred(inputs: Sequence[Array]) -> Sequence[object]:
-        try:
-            return source.reference_results(*map(_tensor, inputs))
-        except Exception as error:  # the recipe's own code may raise anything
-            raise RecipeError(
-                f"{own} fails on float64 tensors with {listed}: {type(error).__name__}: {error}",
-                "it is called with other sizes, too, on the CPU: take sizes from tensors' shapes",
-            ) from error
-
-    made = referred(inputs)
+    made = _referred(source, inputs, listed)
     if all(isinstance(x, torch.Tensor) and bool(x.isnan().all()) for x in made):
         inputs = [replace(x, parts=(np.abs(x.parts[0]),)) for x in inputs]  # as of a logarithm
-        made = referred(inputs)
+        made = _referred(source, inputs, listed)
     if len(made) != len(source.results):
         raise RecipeError(
             f"{own} returns {len(made)} results, the recipe has {len(source.results)}",
@@ -92,6 +82,18 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
                 f"they differ by {difference:.1e} of it, in float64 with {listed}",
                 "one of them is wrong; the program is what kernels are made of",
             )
+
+
+def _referred(source: Recipe, inputs: Sequence[Array], listed: str) -> Sequence[object]:
+    """Return what a recipe's reference makes of inputs; `listed` says their extents."""
+    try:
+        return source.reference_results(*map(_tensor, inputs))
+    except Exception as error:  # the recipe's own code may raise anything
+        raise RecipeError(
+            f"the reference of recipe {source.name} fails on float64 tensors with {listed}: "
+            f"{type(error).__name__}: {error}",
+            "it is called with other sizes, too, on the CPU: take sizes from the tensors' shapes",
+        ) from error
 
 
 def _tensor(array: Array) -> torch.Tensor | float:

@@ -118,9 +118,9 @@ def settings(
 
     A grid axis cuts a dim that the result keeps, or splits one that is summed along. Cutting by a
     tile as large as the dim is the same as not cutting, so a dim that the program never reduces is
-    always cut; of those that it reduces only long ones may be cut, by the grid or by the loop. Blocks
-    that split a sum loop over the same dim, or one without end. The
-    result of a `first` kernel has some of the program's dims, and its blocks split no sum.
+    always cut; of those that it reduces only long ones may be cut, by the grid or by the loop.
+    Blocks that split a sum loop over its dim, or over one without end. The result of a `first`
+    kernel has some of the program's dims, and its blocks split no sum.
     """
     names = list(dict.fromkeys(d for t in tensors for d in t.dims))
     free = [d for d in reversed(names) if d not in roles.reduced]

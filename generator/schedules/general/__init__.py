@@ -18,7 +18,12 @@ from typing import ClassVar
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Axis, Dim, Graph, Node, Space, retile
 from mirage_kernels.generator.ir.ops import COMBINES
-from mirage_kernels.generator.meaning.cost import block_work, contiguous_dims, moved_bytes, with_parts
+from mirage_kernels.generator.meaning.cost import (
+    block_work,
+    contiguous_dims,
+    moved_bytes,
+    with_parts,
+)
 from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
@@ -36,7 +41,7 @@ GRID_TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ROWS = (1, 2, 4, 8)  # of a dim that is summed along and contiguous in no tensor, besides
 LOOP_TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 MOST_BLOCKS = 8  # of a cluster, on all architectures that have them
-PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512, LONG)  # of a sum; over 8 where another kernel adds them
+PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512, LONG)  # over 8: another kernel adds them
 MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
 THREADS_EACH, BLOCKS_EACH = 2048, 32  # of a multiprocessor: CUDA programming guide, appendix
