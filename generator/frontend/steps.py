@@ -9,6 +9,7 @@ from typing import Any
 from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
 
 Operand = Tensor | float
+MOST_CENTRED = 2**16  # elements of a row that are centred before they are squared
 
 
 class Steps:
@@ -85,7 +86,16 @@ class Steps:
         return self.step(Step("matmul"), self.ranked(a, rank), self.ranked(b, rank))
 
     def normalized(self, x: Tensor, dims: Sequence[int], eps: float) -> Tensor:
-        """Return (x - mean) / sqrt(variance + eps) along dims."""
-        centred = self("sub", x, self.reduce("mean", x, dims))
-        variance = self.reduce("mean", self("square", centred), dims)
+        """Return (x - mean) / sqrt(variance + eps) along dims.
+
+        The variance is mean(x^2) - mean(x)^2, not below 0, where no block holds a row: both sums
+        are of one pass then.
+        """
+        mean = self.reduce("mean", x, dims)
+        centred = self("sub", x, mean)
+        if math.prod(x.dims[d] for d in dims) <= MOST_CENTRED:
+            variance = self.reduce("mean", self("square", centred), dims)
+        else:
+            squares = self.reduce("mean", self("square", x), dims)
+            variance = self("max", self("sub", squares, self("square", mean)), 0.0)
         return self("div", centred, self("sqrt", self("add", variance, eps)))

@@ -80,14 +80,16 @@ def _retyped(graph: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]
         elif node.body is not None:
             inner = _retyped(node.body, [types[a] for a in node.args], tiles)
             node, made = replace(node, body=inner), [inner.values[o].type for o in inner.outputs]
-        elif node.args:
+        elif node.args and any(types[a] != graph.values[a].type for a in node.args):
             inferred = result_type(node, [types[a] for a in node.args])
             own = {name: i for i, name in enumerate(node.out.type.names)}  # its order of dims
             dims = tuple(sorted(inferred.dims, key=lambda d: own.get(d.name, len(own))))
             made = [TensorType(dims, node.out.type.dtype)]
-        outs = tuple(replace(v, type=t) for v, t in zip(node.outs, made, strict=True))
-        types.update({v.name: v.type for v in outs})
-        nodes.append(replace(node, outs=outs))
+        pairs = list(zip(node.outs, made, strict=True))
+        types.update({v.name: t for v, t in pairs})
+        if any(v.type != t for v, t in pairs):
+            node = replace(node, outs=tuple(Value(v.name, t) for v, t in pairs))
+        nodes.append(node)
     return replace(graph, nodes=tuple(nodes), space=space)
 
 

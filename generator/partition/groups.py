@@ -9,7 +9,7 @@ rows on both sides is PyTorch's, which is faster there. Views go where they are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -21,6 +21,8 @@ from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutat
 FEW = 64  # rows up to which kernels multiply at the speed of memory
 LOW_RANK = 128  # columns of a product that the next one may take in the same kernel
 MOST_NODES, MOST_REDUCTIONS = 14, 3  # of a kernel: what a search finds in seconds
+MOST_IN_FRONT = 3  # sums in front of products times those: their terms multiply
+CENTRED = frozenset(("layer_norm", "group_norm", "instance_norm"))  # two sums each
 PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "matmul", "einsum", "mv"))
 ATTENTION = "scaled_dot_product_attention"
 SOFTMAX = frozenset(("softmax", "_softmax"))
@@ -117,22 +119,31 @@ def factors(node: Node) -> Sequence[Node]:
     return [n for n in node.args if isinstance(n, type(node))][1 if op == "addmm" else 0 :][:2]
 
 
+@dataclass(frozen=True)
+class Cuts:
+    """Where a function is cut because no kernel could be made otherwise."""
+
+    alone: set[Node] = field(default_factory=set)  # products that nothing joins
+    first: set[Node] = field(default_factory=set)  # reductions that start a kernel
+    calls: set[Node] = field(default_factory=set)  # PyTorch's, besides those that have no form
+
+
 class Grouping:
     """Groups of a trace's nodes.
 
-    `few` says of a product whether kernels multiply it; `alone` has products that nothing joins,
-    and `calls` nodes that PyTorch runs, besides those that no kernel can be made of.
+    `few` says of a product whether kernels multiply it; `cuts` has what to cut otherwise than where
+    it would be.
     """
 
     def __init__(
         self,
         trace: Trace,
         few: Callable[[Node], bool],
-        alone: Collection[Node] = (),
-        calls: Collection[Node] = (),
+        cuts: Cuts | None = None,
     ) -> None:
-        self.trace, self.few, self.alone = trace, few, alone
-        self.calls = {*calls, *trace.refused}
+        cuts = cuts or Cuts()
+        self.trace, self.few, self.alone, self.first = trace, few, cuts.alone, cuts.first
+        self.calls = {*cuts.calls, *trace.refused}
         self.groups: list[Group] = []
         self.of: dict[Node, Group] = {}
         self.attention = self._attention()
@@ -166,6 +177,7 @@ class Grouping:
     def _join(self, node: Node, among: list[Group], region: int) -> None:
         """Put an elementwise function or reduction into the last group that may take it."""
         order = {id(g): (g.kind is not Kind.CHAIN, i) for i, g in enumerate(self.groups)}
+        among = [] if node in self.first else among
         fitting = [g for g in among if g.region == region and self._room(g, [node])]
         fitting = [g for g in fitting if not {*g.nodes} & {*self.alone}]
         for group in sorted(fitting, key=lambda g: order[id(g)], reverse=True):
@@ -215,6 +227,8 @@ class Grouping:
 
     def _unites(self, a: Group, b: Group) -> bool:
         """Say whether two groups are chains, or products of one tensor."""
+        if {*a.nodes, *b.nodes} & self.first:
+            return False
         if a.kind is b.kind is Kind.CHAIN:
             return self._room(a, b.nodes) and self._acyclic(a, b)
         shared = {*map(self.seen, (f for n in a.products for f in factors(n)))}
@@ -245,6 +259,8 @@ class Grouping:
             most = {Kind.PRODUCT: 1, Kind.ATTENTION: 0}.get(into.kind, -1)
             free = not {*into.nodes} & {*self.alone}
             free &= not group.reductions or not self._result(group)
+            sums = sum(reduces(n) + (operator_of(n) in CENTRED) for n in group.nodes)
+            free &= sums * len(into.products) <= MOST_IN_FRONT
             if group.reductions <= most and free and self._room(into, group.nodes):
                 self._merge(group, into)
 

@@ -20,10 +20,12 @@ from mirage_kernels.generator.ir import DType, dumps
 from mirage_kernels.generator.partition.groups import (
     FEW,
     PRODUCTS,
+    Cuts,
     Grouping,
     Kind,
     factors,
     free_extents,
+    reduces,
 )
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name, parts_of
 from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
@@ -147,16 +149,19 @@ def _few(trace: Trace, node: Node) -> bool | dict[str, int]:
 
 def _way(made: Program, make: Make, most: Most, few: Callable[[Node], bool]) -> Way:
     """Return a way, cut anew until every kernel of it could be made."""
-    alone, calls = set[Node](), set[Node]()
+    cuts = Cuts()
     while True:
-        parts = parts_of(Grouping(made.trace, few, alone, calls))
-        wrong = next((p for p in parts if not _is_made(made, make, p, alone, calls)), None)
+        parts = parts_of(Grouping(made.trace, few, cuts))
+        wrong = next((p for p in parts if not _is_made(made, make, p, cuts)), None)
         if wrong is None:
             return Way(most, tuple(parts), tuple(_steps(made, parts)))
 
 
-def _is_made(made: Program, make: Make, part: Part, alone: set[Node], calls: set[Node]) -> bool:
-    """Make the kernel of a part; where there is none, note what to cut otherwise."""
+def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
+    """Make the kernel of a part; where there is none, note what to cut otherwise.
+
+    Products go alone; the last of several sums starts a kernel of its own.
+    """
     if part.kind is Kind.CALL:
         return True
     nodes = frozenset(part.nodes)
@@ -171,10 +176,13 @@ def _is_made(made: Program, make: Make, part: Part, alone: set[Node], calls: set
     fast = nodes in made.kernels and not _is_slow(made.kernels[nodes], part)
     if fast:
         return True
-    if products and len(part.computing) > 1 and not {*products} <= alone:
-        alone.update(products)
+    sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
+    if products and len(part.computing) > 1 and not {*products} <= cuts.alone:
+        cuts.alone.update(products)
+    elif len(sums) > 1 and sums[-1] not in cuts.first:
+        cuts.first.add(sums[-1])
     else:
-        calls.update(part.computing)
+        cuts.calls.update(part.computing)
     return False
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from mirage_kernels.generator.ir import OPS, Kind
+from mirage_kernels.generator.meaning.abstract import COMBINE_PARTS, summed
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.search.extract import Program
 from mirage_kernels.generator.search.fingerprints import Refined, digest, refine, stored
@@ -121,9 +122,21 @@ class Search:
         return [v for v in storable if sums(v) and v not in going_on]
 
     def partial(self, found: Saturation) -> list[int]:
-        """Return the partial sums that the blocks of a split can store side by side."""
-        going_on = _going_on(found)
-        return [v for v in self.problem.storable(found, partial=True) if v not in going_on]
+        """Return the partial sums that the blocks of a split can store side by side.
+
+        Of a program without products these are of its own sums, where there are any: their terms
+        tell too little about how often a constant divides a sum.
+        """
+        going_on, problem = _going_on(found), self.problem
+        partial, split = problem.storable(found, partial=True), found.setting.split or ""
+        own = [
+            v
+            for v in partial
+            if summed(problem.terms, found.values[v].term, split, COMBINE_PARTS) in problem.sums
+        ]
+        if own and not problem.vocabulary.contractions:
+            return own
+        return [v for v in partial if v not in going_on]
 
     def run(self, task: Task) -> Found:
         """Return the programs of one task, cheapest first."""

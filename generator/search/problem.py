@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import cached_property
 
 from mirage_kernels.generator.ir import DType, Graph, Kind, Phase, ops_of_kind, parts_of
-from mirage_kernels.generator.meaning.abstract import PARTS, source, summed
+from mirage_kernels.generator.meaning.abstract import PARTS, abstract_reading, source, summed
 from mirage_kernels.generator.meaning.terms import Terms
+from mirage_kernels.generator.meaning.walk import walk
 from mirage_kernels.generator.search.extract import Costs, Extraction, Program, nominal_sizes
 from mirage_kernels.generator.search.fingerprints import Fingerprints
 from mirage_kernels.generator.search.fold import beside, folded, shifted
@@ -74,6 +75,13 @@ class Problem:
     def vocabulary(self) -> Vocabulary:
         """The spec's ops and constants, and the terms that can be part of its own."""
         return Vocabulary(self.spec, self.terms, self.limits)
+
+    @cached_property
+    def sums(self) -> frozenset[int]:
+        """The terms of the spec's own sums."""
+        inputs = [self.terms.leaf("input", n.name) for n in self.spec.inputs]
+        found = walk(self.spec, inputs, abstract_reading(self.terms))
+        return frozenset(found[n.name] for n in self.spec.of("sum"))
 
     @cached_property
     def fingerprints(self) -> Fingerprints:

@@ -118,8 +118,9 @@ def settings(
 
     A grid axis cuts a dim that the result keeps, or splits one that is summed along. Cutting by a
     tile as large as the dim is the same as not cutting, so a dim that the program never reduces is
-    always cut; of those that it reduces only long ones may be cut, by the grid or by the loop. The
-    result of a `first` kernel has some of the program's dims, and its blocks split no sum.
+    always cut; of those that it reduces only long ones may be cut, by the grid or by the loop.
+    Blocks that split a sum loop over its dim, or over one without end. The result of a `first`
+    kernel has some of the program's dims, and its blocks split no sum.
     """
     names = list(dict.fromkeys(d for t in tensors for d in t.dims))
     free = [d for d in reversed(names) if d not in roles.reduced]
@@ -128,13 +129,15 @@ def settings(
     some = free[: len(GRID_AXES)] if first else kept
     subsets = (c for size in range(len(some) + 1) for c in itertools.combinations(some, size))
     grids = subsets if first else ((*free, *extra) for extra in subsets)
-    single = not (first or roles.output)  # one number comes from one block, or from a split sum
-    for grid in (cut[: len(GRID_AXES)] for cut in grids if cut or single):
+    for grid in (cut[: len(GRID_AXES)] for cut in grids if cut or not first):
         loops = [d for d in reduced if d not in grid]
         yield from (Setting(grid, loop) for loop in (None, *loops))
         for split in loops if not first and len(grid) < len(GRID_AXES) else ():
             yield Setting((*grid, split), None, split)
             yield Setting((*grid, split), split, split)
+            yield from (
+                Setting((*grid, split), d, split) for d in loops if d in roles.endless - {split}
+            )
 
 
 Leaf = View | str  # an input, or a constant of the spec by its name

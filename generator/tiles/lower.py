@@ -83,9 +83,10 @@ class _Lowering:
         self.tensors = dict(zip((n.name for n in self.body.inputs), kernel.args, strict=True))
         outs = (v.name for v in kernel.outs)
         self.tensors |= dict(zip(self.body.outputs, outs, strict=True))
-        self.extents = {
-            d.name: d for name in self.tensors.values() for d in graph.values[name].type.dims
-        }
+        dims = {d.name: d for value in graph.values.values() for d in value.type.dims}
+        own = (d for name in self.tensors.values() for d in graph.values[name].type.names)
+        counted = (n.over for n in self.body.of("size"))
+        self.extents = {name: dims[name] for name in (*own, *counted)}
         self.offsets = self.cut_dims()
         self.tiles: dict[str, Tile] = {}
         self.fragments: dict[str, Fragment] = {}
