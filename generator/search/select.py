@@ -12,6 +12,7 @@ from mirage_kernels.generator.meaning.cost import Estimate, contiguous_dims, est
 from mirage_kernels.generator.search.extract import FEW, nominal_sizes
 from mirage_kernels.generator.search.gate import Gate, batch_dims
 from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.problem import LARGEST_TILE
 from mirage_kernels.generator.search.sketch import Counts, ProgramSketch
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.target import Target
@@ -86,12 +87,14 @@ def tile_choices(
     """Return the tile sizes to try, by `Axis.tile_key`; dims in `alike` are cut into single items.
 
     So may be rows: dims that no product and no contiguous access of a kernel is along. A dim that
-    is shorter than the smallest choice stays whole.
+    is shorter than the smallest choice stays whole, and so may one that some product lacks: each of
+    its tiles makes that product anew.
     """
     choices: dict[str, tuple[int, ...]] = {}
     dynamic = {d.name for n in graph.nodes for v in n.outs for d in v.type.dims if d.dynamic}
     for body, space in ((n.body, n.body.space) for n in graph.blocks if n.body and n.body.space):
         rows = {a.dim for a in space.axes} - contiguous_dims(body)
+        lacking = {a.dim for a in space.grid} - _of_all_products(body)
         for axis in space.axes:
             wanted = (FEW,) if axis.dim in dynamic else _ROW_TILES
             if axis is space.loop:
@@ -103,8 +106,18 @@ def tile_choices(
             if axis.dim in rows and 1 not in wanted:
                 wanted = (1, *wanted)
             size = sizes.get(axis.dim, axis.tile)
+            if axis.dim in lacking and wanted is _ROW_TILES and size <= LARGEST_TILE:
+                wanted = (*wanted, size)
             choices[axis.tile_key] = tuple(t for t in wanted if t <= size) or (size,)
     return choices
+
+
+def _of_all_products(block: Graph) -> set[str]:
+    """Return the dims that every product of a block has."""
+    products = [
+        {d for a in n.args for d in block.values[a].type.names} for n in block.of("contract")
+    ]
+    return set.intersection(*products) if products else set()
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,8 @@ class Saturation(Values):
         vocabulary, and what depends on their cuts is computed once per cut.
         """
         value, words = self.values[high], self.vocabulary
-        functions = (op for op in words.elementwise[1] if words.takes(op, value.names))
+        whole = not self._is_partial(value)
+        functions = (op for op in words.elementwise[1] if words.takes(op, value.names, whole=whole))
         yield from (Step(op, (high,)) for op in functions)
         parts = sorted(d for d in value.names if d.endswith(parts_of("")))
         yield from (Step("sum", (high,), d) for d in (*words.sums, *parts) if d in value.names)
@@ -192,6 +193,11 @@ class Saturation(Values):
                 for a, b in product(upto, upto) if condition == high else newest:
                     if words.is_chosen_between(self.values[a].term, self.values[b].term):
                         yield Step(op, (condition, a, b))
+
+    def _is_partial(self, value: Value) -> bool:
+        """Return whether a value is of one step of the loop alone, or of one block of a split."""
+        of_step = value.phase is Phase.LOOP and self.setting.loop not in value.names
+        return of_step or any(how == PART for _, how in value.dims)
 
     def _pairs_at(self, high: int) -> Iterator[Step]:
         meets: dict[int, frozenset[str] | None] = {}  # by cut: the dims of both

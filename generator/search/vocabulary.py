@@ -104,13 +104,14 @@ class Vocabulary:
             ops.append(("contract", False))
         return tuple(ops)
 
-    def takes(self, op: str, dims: frozenset[str]) -> bool:
-        """Return whether a function may be needed of a value with these dims.
+    def takes(self, op: str, dims: frozenset[str], *, whole: bool) -> bool:
+        """Return whether a function may be needed of a value with these dims, a whole one or not.
 
-        Only exp and sqrt come apart, exp(a + b) and sqrt(a * b), and parts have no dims that the
-        whole lacks.
+        Only exp and sqrt come apart, exp(a + b) and sqrt(a * b): their parts have no dims that the
+        argument lacks. A function of part of a sum leads nowhere.
         """
-        return op not in self.arguments or any(dims <= whole for whole in self.arguments[op])
+        known = self.arguments.get(op)
+        return known is None or (whole and any(dims <= argument for argument in known))
 
     def _occurrences(self, term: int) -> int:
         """Return the packed counts of a term; inputs that the target lacks don't count."""
@@ -123,7 +124,7 @@ class Vocabulary:
 
 
 def _arguments(spec: Graph) -> dict[str, set[frozenset[str]]]:
-    """Return the dims of what the spec takes functions of, but of those that a sum goes through."""
+    """Return the dims of what the spec takes each function of; of x * x and -x sums are the same."""
     found: dict[str, set[frozenset[str]]] = {}
     for node in spec.nodes:
         op = OPS[node.op]
