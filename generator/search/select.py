@@ -96,7 +96,7 @@ def tile_choices(
         rows = {a.dim for a in space.axes} - contiguous_dims(body)
         lacking = {a.dim for a in space.grid} - _of_all_products(body)
         for axis in space.axes:
-            wanted = (FEW,) if axis.dim in dynamic else _ROW_TILES
+            wanted: tuple[int, ...] = (FEW,) if axis.dim in dynamic else _ROW_TILES
             if axis is space.loop:
                 wanted = _LOOP_TILES
             elif axis.reduced:

@@ -124,7 +124,7 @@ class Vocabulary:
 
 
 def _arguments(spec: Graph) -> dict[str, set[frozenset[str]]]:
-    """Return the dims of what the spec takes each function of; of x * x and -x sums are the same."""
+    """Return the dims of what the spec takes each function of, but of x * x and -x."""
     found: dict[str, set[frozenset[str]]] = {}
     for node in spec.nodes:
         op = OPS[node.op]
