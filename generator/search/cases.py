@@ -11,6 +11,7 @@ from mirage_kernels.generator.ir import Axis, DType, Graph, Kind, ops_of_kind, p
 FEWER = ((3, 1, 2), (2, 1, 1))  # extents, tiles and parts of dims that powers are summed along
 MOST_ELEMENTS = 100_000_000  # of all inputs together, in a draw at full extents
 MOST_BETWEEN = 4_000_000  # of a value between them and the results, where it is larger than they
+MOST_SUMMED = 2**27  # from there on, summed dims are cut down too: a GiB for each value
 _EDGE = 5  # elements of the last, uneven tile
 
 
@@ -107,8 +108,10 @@ def smaller(spec: Graph, case: Case) -> Iterator[Case]:
         yield Case(tiles, sizes, bounded=True)
 
 
-def full_cases(graph: Graph) -> list[Case]:
+def full_cases(graph: Graph, *, most: int = MOST_ELEMENTS) -> list[Case]:
     """Return cases at a muGraph's own tiles: full static extents, uneven edges, a single tile.
+
+    Inputs have at most so many elements, where cutting dims down leaves so few.
 
     Dynamic dims have a tile and an uneven edge, or two where they are summed along: what only
     numbers rows or problems is the same in every tile.
@@ -127,7 +130,7 @@ def full_cases(graph: Graph) -> list[Case]:
             more = tile + min(_EDGE, max(tile - 1, 1)) if rows else 2 * tile + _EDGE
             uneven[name] = min(more, dim.size)
             full[name] = uneven[name] if dim.dynamic else dim.size
-    full = affordable(graph, full, whole)
+    full = affordable(graph, full, whole, most=most)
     for name, dim in dims.items():
         uncut = 1 if dim.dynamic else dim.size
         single[name] = min(whole[name], full[name]) if name in whole else uncut
@@ -135,7 +138,9 @@ def full_cases(graph: Graph) -> list[Case]:
     return [Case(tiles_of(graph), sizes) for sizes in distinct.values()]
 
 
-def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int]) -> dict[str, int]:
+def affordable(
+    graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int], *, most: int = MOST_ELEMENTS
+) -> dict[str, int]:
     """Return extents for a draw: those given, or fewer rows where tensors would be too large.
 
     Rows are what a dim numbers that nothing sums along: every block does the same with its own.
@@ -143,11 +148,14 @@ def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int])
     too large still.
     """
     fewer = dict(sizes)
-    for kept, most in ((_counted_dims(graph), MOST_BETWEEN), (set[str](), inf)):
+    for kept, limit, between in (
+        (_counted_dims(graph), most, MOST_BETWEEN),
+        (set[str](), MOST_SUMMED, inf),
+    ):
         elements = sum(prod(fewer[d] for d in n.out.type.names) for n in graph.inputs)
         values = [v.type.names for n in graph.blocks if n.body for v in n.body.values.values()]
-        between = max((prod(fewer.get(d, 1) for d in names) for names in values), default=0)
-        if elements > MOST_ELEMENTS or between > max(elements, most):
+        largest = max((prod(fewer.get(d, 1) for d in names) for names in values), default=0)
+        if elements > limit or largest > max(elements, between):
             cut = {d: 2 * tiles[d] + _EDGE for d in fewer if d in tiles and d not in kept}
             fewer |= {d: min(fewer[d], n) for d, n in cut.items()}
     return fewer

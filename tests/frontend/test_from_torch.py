@@ -81,6 +81,27 @@ def test_a_composition_computes_what_pytorch_computes(name: str) -> None:
     spec_of(from_torch(lambda x, y: LOSSES[name](x, y), {"x": X, "y": X}, name="loss"))
 
 
+def test_a_mean_over_a_dynamic_dim_counts_its_elements() -> None:
+    def error(x: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(x, y)
+
+    inputs = {"x": X, "y": X.clone()}
+    spec = spec_of(from_torch(error, inputs, dynamic={"x": {0: "M"}, "y": {0: "M"}}))
+    (count,) = spec.of("mul")
+    assert [n.op for n in map(spec.producers.__getitem__, count.args)] == ["size", "const"]
+
+
+def test_rows_that_no_block_holds_are_summed_with_their_squares() -> None:
+    def normed(x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[1:])
+
+    for extent, centred in ((2**16, True), (2**17, False)):
+        x = torch.empty(1, extent, dtype=torch.bfloat16)
+        spec = spec_of(from_torch(normed, {"x": x}))
+        (square, *_) = spec.of("square")
+        assert (spec.producers[square.args[0]].op == "sub") is centred
+
+
 def test_the_length_of_a_dynamic_dim_is_no_constant() -> None:
     def batch_mean(x: Tensor) -> Tensor:
         return x.sum(0) / x.shape[0]

@@ -16,8 +16,9 @@ from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.program import Program, partitioned
 from mirage_kernels.generator.partition.trace import Function
-from mirage_kernels.generator.pipeline import Result
-from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.pipeline import Result, generate
+from mirage_kernels.generator.recipe import Recipe, trace
+from mirage_kernels.generator.request import Request
 from mirage_kernels.program_steps import SteppedProgram
 
 
@@ -202,3 +203,76 @@ def test_a_tensor_that_does_not_fit_is_named() -> None:
         call(drawn(2, 96), drawn(80, 96))
     with pytest.raises(TypeError, match="f takes x, w, b, each once"):
         call(drawn(2, 96), x=drawn(2, 96))
+
+
+def test_one_of_several_results_is_a_kernel_s_unless_the_others_are_wanted() -> None:
+    def largest(x: Tensor) -> Tensor:
+        return torch.max(x, dim=1)[0] * 2
+
+    def position(x: Tensor) -> Tensor:
+        values, positions = torch.max(x, dim=1)
+        return values * positions
+
+    program = cut(largest, ["x"], x=(8, 96))
+    assert ways(program) == [["max, mul"]]
+    require_same(program, largest, x=drawn(5, 96))
+    program = cut(position, ["x"], x=(8, 96))
+    assert ways(program)[0][0] == "[max]"
+    require_same(program, position, x=drawn(5, 96))
+
+
+def divergence(x: Tensor, y: Tensor) -> Tensor:
+    x, y = torch.softmax(x, dim=1), torch.softmax(y, dim=1)
+    return F.kl_div(torch.log(x), y, reduction="batchmean")
+
+
+def test_a_chain_for_which_nothing_is_found_is_cut_in_front_of_its_last_sum() -> None:
+    def make(recipe: Recipe) -> Result:
+        if len(trace(recipe, recipe.shapes[0], DType.BF16).of("sum")) > 2:
+            raise SearchError("the search found nothing", "")
+        return made(recipe)
+
+    program = cut(divergence, ["x", "y"], make, x=(8, 96), y=(8, 96))
+    assert sorted(ways(program)[0]) == ["kl_div, div", "softmax", "softmax, log"]
+    require_same(program, divergence, x=drawn(5, 96), y=drawn(5, 96))
+
+
+def test_a_norm_of_two_sums_stays_in_front_of_two_products() -> None:
+    def centred(x: Tensor, n: Tensor, g: Tensor, u: Tensor) -> Tensor:
+        h = F.layer_norm(x, (96,), n)
+        return F.silu(F.linear(h, g)) * F.linear(h, u)
+
+    program = cut(centred, ["x"], x=(4, 96), n=(96,), g=(160, 96), u=(160, 96))
+    assert ways(program)[0] == ["layer_norm", "linear, silu, linear, mul"]
+
+
+def test_a_kernel_without_a_plan_is_pytorch_s_with_the_reason() -> None:
+    def make(recipe: Recipe) -> Result:
+        result = made(recipe)
+        result.record.no_plan = "no block has room"
+        return result
+
+    program = cut(lambda x: torch.relu(x), ["x"], make, x=(8, 96))
+    assert ways(program) == [["[relu]"]]
+    assert [*program.reasons.values()] == ["f_relu: no block has room"]
+
+
+# Sums over more than a block holds: of everything, and of long rows that are read again.
+LONG_SUMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "a mean of everything": lambda x: torch.mean(F.relu(x) * x),
+    "a norm of everything": lambda x: x / torch.norm(x, p="fro"),
+    "a norm of long rows": lambda x: F.layer_norm(x, x.shape[1:]),
+}
+
+
+@pytest.mark.parametrize("name", LONG_SUMS)
+def test_sums_of_more_than_a_block_holds_are_added_by_a_second_kernel(name: str) -> None:
+    def make(recipe: Recipe) -> Result:
+        request = Request(recipe, recipe.shapes[0], DType.BF16, "sm_90a")
+        return generate(request, jobs=1, progress=lambda event: None)
+
+    program = cut(lambda x: LONG_SUMS[name](x), ["x"], make, x=(8, 2**17))
+    assert not program.reasons
+    (result,) = program.results
+    assert len(result.record.graph.blocks) == 2
+    assert result.record.proof.log2_failure <= -40

@@ -156,3 +156,12 @@ def test_the_parts_of_a_split_and_its_loop_have_tiles_of_their_own(goal: Goal) -
 def test_a_found_program_is_the_same_after_json(program: ProgramSketch) -> None:
     found = Found((program,), Counts(7, {"type": 3}, 2, 1))
     assert json.decode(json.encode(found), type=Found) == found
+
+
+def test_one_number_comes_of_one_block_or_of_blocks_that_split_a_sum() -> None:
+    roles = DimRoles(("M", "K"), (), LONG, endless=frozenset({"M"}))
+    found = list(settings((X,), roles))
+    assert {s.grid for s in found} == {(), ("M",), ("K",)}
+    assert Setting((), "M") in found
+    assert Setting(("K",), "M", "K") in found  # M has no end: a loop goes along it
+    assert Setting(("M",), "K", "M") not in found

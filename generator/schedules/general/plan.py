@@ -25,6 +25,8 @@ from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tiles.check import require_same
 from mirage_kernels.generator.tiles.launch import Bucket, Launcher
 
+MOST_ELEMENTS = 2**25  # of all inputs, in a draw at full extents
+
 
 def require(subject: Subject) -> None:
     """Raise PlanError for a muGraph that no block has room for."""
@@ -46,7 +48,7 @@ def planned(about: About, graph: Graph) -> KernelRecord:
 
 def cases(record: KernelRecord, variant: Variant) -> list[Case]:
     """Return what a variant is proved on: full static extents, uneven ones, a single tile."""
-    return full_cases(retile(record.graph, record.tiles(variant)))
+    return full_cases(retile(record.graph, record.tiles(variant)), most=MOST_ELEMENTS)
 
 
 def launcher(record: KernelRecord) -> Launcher:
