@@ -49,7 +49,9 @@ def interpreted(record: KernelRecord):
         assert key == f"{record.arch}/{record.recipe}_{record.stem}"
         types = [graph.values[n].type.names for n in names]
         found = {
-            d: n for t, dims in zip(tensors, types, strict=True) for d, n in zip(dims, t.shape, strict=True)
+            d: n
+            for t, dims in zip(tensors, types, strict=True)
+            for d, n in zip(dims, t.shape, strict=True)
         }
         arrays = [Array(d, (t.float().numpy(),)) for t, d in zip(tensors, types, strict=True)]
         made = results(graph, arrays, array_reading(STORAGE, {**sizes_of(graph), **found}))
