@@ -11,8 +11,8 @@ from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.meaning.cost import Estimate, estimate
 from mirage_kernels.generator.search.extract import FEW, nominal_sizes
 from mirage_kernels.generator.search.gate import Gate, batch_dims
-from mirage_kernels.generator.search.problem import LARGEST_TILE
 from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.problem import LARGEST_TILE
 from mirage_kernels.generator.search.sketch import Counts, ProgramSketch
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.target import Target
@@ -96,7 +96,7 @@ def tile_choices(
         rows = {a.dim for a in space.grid} - _along_tiles(body)
         lacking = {a.dim for a in space.grid} - _of_all_products(body)
         for axis in space.axes:
-            wanted = (FEW,) if axis.dim in dynamic else _ROW_TILES
+            wanted: tuple[int, ...] = (FEW,) if axis.dim in dynamic else _ROW_TILES
             if axis.dim in rows:
                 wanted = (1, *wanted)
             if axis is space.loop:
