@@ -1,8 +1,9 @@
 """Makes docs/programs.md of the result files: python -m programs.table
 
 `results/programs_made.json` is what `programs.generate` wrote, `results/programs_bf16.json` and
-`results/programs_fp16.json` are what `programs.measure` did, `results/triton.json` what
-`programs.triton` did. Pages have the parts whose files are there.
+`results/programs_fp16.json` are what `programs.measure` did; `results/mirage_made.json` and
+`results/mirage_fp16.json` are the same of `programs.mirage`, `results/triton.json` is what
+`programs.triton` wrote. The page has the parts whose files are there.
 """
 
 from __future__ import annotations
@@ -107,6 +108,40 @@ def triton_lines() -> list[str]:
     ]
 
 
+def times_lines(found: Row) -> Iterator[str]:
+    """Yield the table of a result file of `programs.measure`, and how it was measured."""
+    yield (
+        f"{found['device']}, torch {found['torch']}; `{found['command']}`. Errors are relative to "
+        "float64. The floor is the time to read and write all tensors once at 4.4 TB/s; what stays "
+        "in the L2 cache between calls can be faster. Calls are timed in a CUDA graph."
+    )
+    yield ""
+    yield from measured_lines(found["rows"])
+
+
+def recorded_lines(made: Sequence[Row], found: Row) -> Iterator[str]:
+    """Yield the section of the programs that were recorded with Mirage's interface."""
+    yield from ("", "## Programs of Mirage's interface", "")
+    yield (
+        "Recorded with `mi`, superoptimized and emitted at the sizes of Mirage's workloads "
+        "([mirage.md](mirage.md#kernels)); those that end in checkpoint are the best of the "
+        "muGraphs in its published files. *Rows* is the batch size, or the rows of a program that "
+        "has one size."
+    )
+    yield from ("", *times_lines(found), "")
+    yield "| program | rows | proved muGraphs | failure bound | schedules | seconds |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for row in made:
+        if "reason" in row:
+            yield f"| {row['program']} | {row.get('rows', '')} | {row['reason']} | | | |"
+            continue
+        ((_, kernel),) = row["kernels"].items()
+        yield (
+            f"| {row['program']} | {row['rows']} | {row['muGraphs']} | 2^{kernel['proved']:g} | "
+            f"{', '.join(kernel['schedules'])} | {row['seconds']} |"
+        )
+
+
 def page() -> str:
     """Return docs/programs.md."""
     made = [row for row in read("programs_made") if row.get("dtype") != "fp16"]
@@ -123,14 +158,9 @@ def page() -> str:
             continue
         found = read(f"programs_{dtype}")
         lines += ["", f"## Time and error, {dtype}", "", summary(found["rows"]), ""]
-        lines += [
-            f"{found['device']}, torch {found['torch']}; `{found['command']}`. Errors are "
-            "relative to float64. The floor is the time to read and write all tensors once at "
-            "4.4 TB/s; what "
-            "stays in the L2 cache between calls can be faster. Calls are timed in a CUDA graph.",
-            "",
-            *measured_lines(found["rows"]),
-        ]
+        lines += times_lines(found)
+    if there("mirage_fp16"):
+        lines += recorded_lines(read("mirage_made"), read("mirage_fp16"))
     lines += triton_lines()
     lines += ["", "## What each became", ""]
     lines += [

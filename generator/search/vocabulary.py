@@ -107,8 +107,7 @@ class Vocabulary:
     def takes(self, op: str, dims: frozenset[str], *, whole: bool) -> bool:
         """Return whether a function may be needed of a value with these dims, a whole one or not.
 
-        Only exp and sqrt come apart, exp(a + b) and sqrt(a * b): their parts have no dims that the
-        argument lacks. A function of part of a sum leads nowhere.
+        Parts of a product have no dims that it lacks, and the root of part of a sum leads nowhere.
         """
         known = self.arguments.get(op)
         return known is None or (whole and any(dims <= argument for argument in known))
@@ -124,13 +123,18 @@ class Vocabulary:
 
 
 def _arguments(spec: Graph) -> dict[str, set[frozenset[str]]]:
-    """Return the dims of what the spec takes each function of, but of x * x and -x."""
+    """Return the dims of what the spec takes roots of, where that comes apart in many ways.
+
+    sqrt(a * b) is sqrt(a) * sqrt(b), so products and quotients do; what is added, as eps is, does
+    not.
+    """
     found: dict[str, set[frozenset[str]]] = {}
-    for node in spec.nodes:
-        op = OPS[node.op]
-        if op.kind is Kind.ELEMENTWISE and op.arity == 1 and op.name not in ("neg", "square"):
-            dims = frozenset(spec.values[node.args[0]].type.names)
-            found.setdefault(node.op, set()).add(dims)
+    for node in spec.of("sqrt"):
+        (argument,) = node.args
+        dims = frozenset(spec.values[argument].type.names)
+        found.setdefault(node.op, set()).add(dims)
+        if spec.producers[argument].op not in ("mul", "div", "sum", "contract"):
+            return {}
     return found
 
 

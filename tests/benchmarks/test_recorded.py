@@ -44,3 +44,23 @@ def test_a_checkpoint_is_of_the_program_beside_it(programs: dict) -> None:
     for one in files.values():
         beside = programs[one.name.removesuffix("_checkpoint")]
         assert (one.record, one.shapes) == (beside.record, beside.shapes)
+
+
+def test_the_page_has_a_line_of_each_program_and_batch_size(programs: dict) -> None:
+    table = importlib.import_module("programs.table")
+    made = [
+        {
+            "program": "mirage/gqa",
+            "rows": rows,
+            "muGraphs": 70,
+            "kernels": {"mirage_gqa": {"proved": -41.9, "schedules": ["general"]}},
+            "seconds": 3.0,
+        }
+        for rows in (1, 8)
+    ]
+    about = {"device": "a GPU", "torch": "2.11", "command": "python -m programs.measure DIR"}
+    text = [*table.recorded_lines(made, {**about, "rows": []})]
+    assert [line for line in text if line.startswith("| mirage/gqa")] == [
+        "| mirage/gqa | 1 | 70 | 2^-41.9 | general | 3.0 |",
+        "| mirage/gqa | 8 | 70 | 2^-41.9 | general | 3.0 |",
+    ]
