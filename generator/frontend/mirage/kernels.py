@@ -116,19 +116,20 @@ def _shape(recipe: Recipe, found: MuGraph) -> Shape:
 def _counting(graph: Graph, rows: str) -> Graph:
     """Return a graph that takes any number of rows."""
 
-    def retyped(node: Node) -> Node:
+    def retyped(node: Node, *, whole: bool) -> Node:
         outs = []
         for value in node.outs:
             dims = (replace(d, dynamic=d.dynamic or d.name == rows) for d in value.type.dims)
-            if node.op == "input" and not node.cuts:
+            if whole:
                 dims = (replace(d, size=ANY_ROWS) if d.name == rows else d for d in dims)
             outs.append(Value(value.name, replace(value.type, dims=tuple(dims))))
         body = node.body
-        if body is not None:
-            body = replace(body, nodes=tuple(map(retyped, body.nodes)))
+        if body is not None:  # its own extents follow from those of what it takes
+            body = replace(body, nodes=tuple(retyped(n, whole=False) for n in body.nodes))
         return replace(node, outs=tuple(outs), body=body)
 
-    return retile(replace(graph, nodes=tuple(map(retyped, graph.nodes))), {})
+    nodes = tuple(retyped(node, whole=True) for node in graph.nodes)
+    return retile(replace(graph, nodes=nodes), {})
 
 
 def _document(result: Result, found: MuGraph, names: Sequence[str]) -> dict[str, Any]:
