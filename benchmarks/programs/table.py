@@ -2,8 +2,9 @@
 
 `results/programs_made.json` is what `programs.generate` wrote, `results/programs_bf16.json` and
 `results/programs_fp16.json` are what `programs.measure` did; `results/mirage_made.json` and
-`results/mirage_fp16.json` are the same of `programs.mirage`, `results/triton.json` is what
-`programs.triton` wrote. The page has the parts whose files are there.
+`results/mirage_fp16.json` are the same of `programs.mirage`; `results/triton.json` and
+`results/triton_programs.json` are what `programs.triton` wrote. The page has the parts whose files
+are there.
 """
 
 from __future__ import annotations
@@ -90,22 +91,25 @@ def summary(rows: Sequence[Row]) -> str:
     return " ".join(said)
 
 
-def triton_lines() -> list[str]:
-    """Return the lines on Triton programs that ran on a GPU."""
-    if not there("triton"):
-        return []
-    found = read("triton")
-    good = [row for row in found["rows"] if row["good"]]
-    gain = mean(row["eager_us"] / row["triton_us"] for row in good)
-    return [
-        "",
-        "## Triton",
-        "",
-        f"{found['device']}, torch {found['torch']}; `python -m programs.triton --json FILE`: "
-        f"{len(good)} of {len(found['rows'])} calls of Triton programs, of all forms of the "
-        f"catalog in both types, are as exact as PyTorch. PyTorch's time over theirs is {gain:.2f} "
-        "as a geometric mean; their tiles are chosen by a rule, not measured.",
-    ]
+def triton_lines() -> Iterator[str]:
+    """Yield the lines on Triton programs that ran on a GPU."""
+    for name, what in (
+        ("triton", "`--json FILE`: of all forms of the catalog, in both types,"),
+        ("triton_programs", "`--json FILE DIR`: of these programs, with Triton for every kernel,"),
+    ):
+        if not there(name):
+            continue
+        found = read(name)
+        good = [row for row in found["rows"] if row["good"]]
+        others = ", ".join(row["call"] for row in found["rows"] if not row["good"])
+        gain = mean(row["eager_us"] / row["triton_us"] for row in good)
+        yield from ("", *(["## Triton", ""] if name == "triton" else []))
+        yield (
+            f"{found['device']}, torch {found['torch']}; `python -m programs.triton`, {what} "
+            f"{len(good)} of {len(found['rows'])} calls are as exact as PyTorch"
+            f"{f' (not {others})' if others else ''}. PyTorch's time over theirs is {gain:.2f} "
+            "as a geometric mean; tiles are chosen by a rule, not measured."
+        )
 
 
 def times_lines(found: Row) -> Iterator[str]:
@@ -129,6 +133,9 @@ def recorded_lines(made: Sequence[Row], found: Row) -> Iterator[str]:
         "has one size."
     )
     yield from ("", *times_lines(found), "")
+    measured = {row["program"] for row in found["rows"]}
+    if missing := sorted({row["program"] for row in made} - measured):
+        yield from (f"Not measured: {', '.join(missing)}.", "")
     yield "| program | rows | proved muGraphs | failure bound | schedules | seconds |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for row in made:

@@ -134,8 +134,8 @@ def main() -> int:
                     reason = f"{type(failure).__name__}: {failure}"
                     rows.append({"call": case.name, "good": False, "reason": reason[:500]})
                 print(json.dumps(rows[-1]), flush=True)
-    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    options.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+                about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+                options.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
     return 0 if all(row["good"] for row in rows) else 1
 
 
