@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
+from mirage_kernels.generator.frontend.counting import with_sizes
 from mirage_kernels.generator.frontend.export import (
     applied,
     dtype_of,
@@ -28,7 +29,7 @@ from mirage_kernels.generator.frontend.merging import merged
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, lower, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
-from mirage_kernels.generator.ir import DType, Graph, Node
+from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def portions_recipe(
     """
     traced = _traced(portions[0], dynamic)
     for longer in portions[1:]:
-        traced, other = _with_sizes(traced, _traced(longer, dynamic))
+        other = _traced(longer, dynamic)
+        both = with_sizes(traced.lowered, other.lowered, traced.dynamic)
+        traced, other = (replace(t, lowered=x) for t, x in zip((traced, other), both, strict=True))
         if _shape_of(other) != _shape_of(traced):
             raise RecipeError(
                 f"{portions[0].name} computes something else at another extent of a dynamic dim",
@@ -134,38 +137,6 @@ def by_name(function: Callable[..., Any], given: Examples) -> dict[str, torch.Te
             f"its parameters: {', '.join(names)}",
         )
     return dict(zip(names, given, strict=False))
-
-
-def _with_sizes(traced: Traced, longer: Traced) -> tuple[Traced, Traced]:
-    """Return two traces where a number that counts elements along a dynamic dim is that.
-
-    It is the same multiple of the extent of one dynamic dim in both.
-    """
-    pairs = list(zip(traced.graph.nodes, longer.graph.nodes, strict=False))
-    sizes = [sizes_of(t.graph) for t in (traced, longer)]
-    for mine, theirs in pairs:
-        if not (mine.op == theirs.op == "const" and mine.value != theirs.value):
-            continue
-        times = {d: mine.value / sizes[0][d] for d in traced.dynamic if d in sizes[0]}
-        found = [(d, n) for d, n in times.items() if n * sizes[1].get(d, 0) == theirs.value]
-        if len(found) == 1 and found[0][1].is_integer():
-            traced, longer = (
-                replace(t, lowered=replace(t.lowered, graph=_counted(t.graph, old, *found[0])))
-                for t, old in ((traced, mine), (longer, theirs))
-            )
-    return traced, longer
-
-
-def _counted(graph: Graph, old: Node, dim: str, times: float) -> Graph:
-    """Return a graph where a number is the extent of a dim so many times."""
-    (out,) = old.outs
-    size, factor = (replace(out, name=f"{out.name}_{end}") for end in (dim, "times"))
-    count = [Node("size", (), (size,), over=dim), replace(old, outs=(factor,), value=times)]
-    new = [*count, Node("mul", (size.name, factor.name), (out,))]
-    if times == 1:
-        new = [Node("size", (), (out,), over=dim)]
-    nodes = (made for n in graph.nodes for made in (new if n.name == old.name else [n]))
-    return replace(graph, nodes=tuple(nodes))
 
 
 def _shape_of(traced: Traced) -> list[tuple[str, tuple[str, ...], str, float]]:
@@ -399,6 +370,5 @@ def _replayed(graph: Graph, given: Mapping[str, Tensor]) -> Tensor | tuple[Tenso
             found[node.name] = size(builder, node.over, DType.FP32)
         elif node.op != "input":
             found[node.name] = apply(node.op, *(found[a] for a in node.args), over=node.over)
-    made = [found[o] for o in graph.outputs]
-    results = tuple(r for r in made if isinstance(r, Tensor))
+    results = tuple(r for o in graph.outputs if isinstance(r := found[o], Tensor))
     return results[0] if len(results) == 1 else results

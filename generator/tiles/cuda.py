@@ -27,8 +27,7 @@ from mirage_kernels.generator.tiles.program import (
     Store,
     Tile,
 )
-
-_WIDTHS = (8, 4, 2, 1)  # elements of a vector
+from mirage_kernels.generator.tiles.vectors import WIDTHS, lanes, widest
 
 
 class KernelWriter:
@@ -222,10 +221,10 @@ class KernelWriter:
         """Open a loop of all threads over a tile and yield the place of a vector."""
         width = 1
         if tile.dims:
-            most = min(VECTOR_BYTES // tile.dtype.bytes, self._widest(values))
+            most = min(VECTOR_BYTES // tile.dtype.bytes, widest(self.program, values))
             if not values:  # nothing of a tensor: all threads share the elements
                 most = min(most, max(1, prod(d.size for d in tile.dims) // self.program.threads))
-            width = next(w for w in _WIDTHS if w <= most and tile.dims[-1].size % w == 0)
+            width = next(w for w in WIDTHS if w <= most and tile.dims[-1].size % w == 0)
         with self._each(tile.dims, width):
             at = self.formulas.coordinates(tile.dims, width)
             yield Place(at, tile.dims[-1].name if tile.dims else "", width)
@@ -262,7 +261,7 @@ class KernelWriter:
         w, f, tile = self.writer, self.formulas, self.program.tiles[s.tile]
         values = [s.value, *([s.other] if s.other else [])]
         over = next(d for v in values for d in f.dims_of(v) if d.name == s.over)
-        outs, vector, width = self._lanes(s, values, tile, over)
+        outs, vector, width = lanes(self.program, s, values, over)
         across = vector != s.over  # neighbouring lanes have neighbouring results
         sums, steps = (width, 1) if across else (1, width)
         op = "Max" if s.op == "max" else "Sum"
@@ -289,40 +288,6 @@ class KernelWriter:
                 w.line(f"float& to = {s.tile}[{f.in_tile(tile, at)}];")
                 factor = self.program.tiles.get(s.rescale or s.factor)
                 self._finish(s, f"[{f.in_tile(factor, at)}]" if factor else "")
-
-    def _lanes(
-        self, s: Reduce, values: Sequence[str], tile: Tile, over: Dim
-    ) -> tuple[list[Dim], str, int]:
-        """Return the results in the order of lanes, the dim of a lane's vector, and its width."""
-        p, outs = self.program, list(tile.dims)
-        leaves = [x for v in values for x in p.leaves(v) if p.type(x).dims and x not in p.iotas]
-        orders = [
-            [d.name for d in (p.tiles[x] if x in p.tiles else p.type(x)).dims] for x in leaves
-        ]
-        last = [order[-1] for order in orders]
-        fitting = [d for d in last if d in tile.names]
-        fitting = [s.over, *fitting] if s.over in last or not last else fitting
-        # Along which fewest values lie apart: those are read one by one.
-        vector = min(fitting, key=lambda d: sum(d in order[:-1] for order in orders), default="")
-        outs.sort(key=lambda d: d.name == vector)
-        size = next((d.size for d in (*outs, over) if d.name == vector), 1)
-        most = self._widest([x for x in leaves if x not in p.tiles])
-        return outs, vector, next(w for w in _WIDTHS if w <= most and size % w == 0)
-
-    def _widest(self, values: Sequence[str]) -> int:
-        """Return how many elements of tensors threads may take at once: one of uneven rows.
-
-        Neighbouring threads take neighbouring elements then, where no row but the first is aligned.
-        """
-        for value in values:
-            if value in self.program.tensors and len(self.program.type(value).dims) > 1:
-                row = self.program.extents[self.program.type(value).names[-1]]
-                if (
-                    row.size * self.program.type(value).dtype.bytes % VECTOR_BYTES
-                    and not row.dynamic
-                ):
-                    return 1
-        return _WIDTHS[0]
 
     def _finish(self, s: Reduce, at: str) -> None:
         """Write what becomes of a result; `at`: where its factor lies."""
@@ -411,8 +376,8 @@ class KernelWriter:
         if s in p.statements[Phase.JOINED]:
             w.line("if (cluster_rank() == 0)")
         beside = dims[-1].size if dims and type_.names[-1] == dims[-1].name else 1
-        most = min(VECTOR_BYTES // type_.dtype.bytes, self._widest([s.output]))
-        width = next(x for x in _WIDTHS if x <= most and beside % x == 0)
+        most = min(VECTOR_BYTES // type_.dtype.bytes, widest(p, [s.output]))
+        width = next(x for x in WIDTHS if x <= most and beside % x == 0)
         with self._each(dims, width):
             at = f.coordinates(dims, width) | parts
             place = Place(at, dims[-1].name if dims else "", width)

@@ -1,0 +1,43 @@
+"""How many neighbouring elements a thread takes at once, and along which dim they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirage_kernels.generator.ir import Dim
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Reduce
+
+WIDTHS = (8, 4, 2, 1)  # elements of a vector
+
+
+def lanes(
+    program: BlockProgram, s: Reduce, values: Sequence[str], over: Dim
+) -> tuple[list[Dim], str, int]:
+    """Return the results in the order of lanes, the dim of a lane's vector, and its width."""
+    tile, known = program.tiles[s.tile], program.tiles
+    leaves = [x for v in values for x in program.leaves(v)]
+    leaves = [x for x in leaves if program.type(x).dims and x not in program.iotas]
+    orders = [[d.name for d in (known.get(x) or program.type(x)).dims] for x in leaves]
+    last = [order[-1] for order in orders]
+    fitting = [d for d in last if d in tile.names]
+    fitting = [s.over, *fitting] if s.over in last or not last else fitting
+    # Along which fewest values lie apart: those are read one by one.
+    vector = min(fitting, key=lambda d: sum(d in order[:-1] for order in orders), default="")
+    outs = sorted(tile.dims, key=lambda d: d.name == vector)
+    size = next((d.size for d in (*outs, over) if d.name == vector), 1)
+    most = widest(program, [x for x in leaves if x not in known])
+    return outs, vector, next(w for w in WIDTHS if w <= most and size % w == 0)
+
+
+def widest(program: BlockProgram, values: Sequence[str]) -> int:
+    """Return how many elements of tensors threads may take at once: one of uneven rows.
+
+    Neighbouring threads take neighbouring elements then, where no row but the first is aligned.
+    """
+    for value in values:
+        type_ = program.type(value)
+        if value in program.tensors and len(type_.dims) > 1:
+            row = program.extents[type_.names[-1]]
+            if not row.dynamic and row.size * type_.dtype.bytes % VECTOR_BYTES:
+                return 1
+    return WIDTHS[0]
