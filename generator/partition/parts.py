@@ -200,8 +200,8 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
                 continue
             viewed = argument not in trace.inputs and is_view(argument)
             viewed = viewed and (not _is_item(grouping, argument) or argument.args[0] in own)
-            as_stored = group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)
-            if viewed and argument not in grouping.calls and not as_stored:
+            viewed = viewed and argument not in grouping.calls
+            if viewed and not (group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)):
                 own.add(argument)
                 visit(argument)
             else:
@@ -225,17 +225,15 @@ def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:
         way.insert(0, way[0].all_input_nodes[0])
     stored, *views = way
     several = any(view.target is operator.getitem for view in views)
-    if not views or several or stored in own or stored in grouping.trace.inputs:
+    if several or stored in own or stored in grouping.trace.inputs:
         return False
-    shape = tuple(map(int, stored.meta["val"].shape))
-    values: dict[str, Any] = {grouping.trace.name(stored): torch.empty(shape, device="meta")}
+    whole = torch.empty(tuple(map(int, stored.meta["val"].shape)), device="meta")
+    values: dict[str, Any] = {grouping.trace.name(stored): whole}
     extents = {dim: mine for dim, (mine, _) in grouping.trace.extents.items()}
     for view in views:
         call(grouping.trace.call(view), values, extents)
     seen = values[grouping.trace.name(node)]
-    return bool(
-        seen.is_contiguous() and seen.numel() == values[grouping.trace.name(stored)].numel()
-    )
+    return bool(seen.is_contiguous() and seen.numel() == whole.numel())
 
 
 def _is_item(grouping: Grouping, node: Node) -> bool:

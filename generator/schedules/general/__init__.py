@@ -182,13 +182,14 @@ def _kernel(
     if not resident:
         return inf
     memory = moved_bytes(graph, node, sizes) / on.memory_bytes_per_us
-    cache = work.blocks * work.loaded * _fetched(made) / on.l2_bytes_per_us
+    fetched = work.loaded * _fetched(made)
+    cache = work.blocks * fetched / on.l2_bytes_per_us
     # Of the busiest multiprocessor: blocks at once, and how often.
     places = on.multiprocessors * (CLUSTERED if made.statements[Phase.JOINED] else 1.0)
     together = min(resident, ceil(work.blocks / places))
     rounds = ceil(work.blocks / (places * together))
     steps, ahead = work.steps, max(1, made.stages - 1) if work.steps > 1 else 1
-    loaded = together * work.loaded * _fetched(made) / steps
+    loaded = together * fetched / steps
     copying = loaded / min(COPIED_PER_US, max(1.0, loaded * ahead) / LATENCY_US)
     products, operations = together * work.flops / steps, together * work.operations / steps
     if not made.fragments:  # threads multiply
