@@ -1,0 +1,65 @@
+"""Runs attention programs before they are written: they must compute what their muGraph does.
+
+Extents are as small as show all that happens: sequences of several passes, of one step and of none,
+work tiles with rows left over, more blocks than work tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import DType, Graph, parts_of, retile
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.schedules.attention.interpret import Split, run
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram
+from mirage_kernels.generator.tiles.check import CLOSE, drawn
+
+SPLIT = Split(rows=4, keys=4, warps=2, blocks=5)
+DEPTH, MORE = 8, 4  # elements of a line
+EDGE = 3  # keys of the last step
+
+
+def require_same(graph: Graph, program: AttentionProgram, split: Split = SPLIT) -> None:
+    """Raise PlanError where a program differs from its muGraph on random numbers.
+
+    Raises TileError for a statement that stands where it cannot run. Sequences without keys, for
+    which a muGraph divides 0 by 0, have zeros as results.
+    """
+    sizes = _extents(program, split)
+    inputs = _inputs(graph, program, sizes)
+    with np.errstate(all="ignore"):
+        whole = retile(graph, sizes | {parts_of(program.roles.keys): sizes[program.roles.keys]})
+        given = [inputs[n.name] for n in graph.inputs]
+        (wanted,) = results(whole, given, array_reading(FLOAT64, sizes))
+        found = run(program, inputs, split)
+    right = np.nan_to_num(wanted.over(found.dims).parts[0])
+    scale = np.max(np.abs(right))
+    if not np.allclose(found.parts[0], right, rtol=0, atol=CLOSE * scale):
+        (name,) = graph.outputs
+        raise PlanError(f"the attention program of {name} differs from its muGraph at {sizes}")
+
+
+def _extents(program: AttentionProgram, split: Split) -> dict[str, int]:
+    """Return extents of all dims: two tiles of rows, several passes of each block."""
+    roles, steps = program.roles, 2 * split.warps + 1
+    found = {roles.sequences: 4, roles.heads: 2, roles.tokens: 3, roles.depth: DEPTH}
+    found |= {roles.more: MORE, roles.keys: steps * split.keys + EDGE}
+    found[roles.group] = split.rows // (3 if roles.tokens else 1) + 1
+    return {dim: size for dim, size in found.items() if dim}
+
+
+def _inputs(graph: Graph, program: AttentionProgram, sizes: Mapping[str, int]) -> dict[str, Array]:
+    """Return random inputs: all lengths that differ, a window that hides keys of most rows."""
+    found, most = drawn(graph, sizes, np.random.default_rng(0)), sizes[program.roles.keys]
+    lengths = np.array([most, 0, most // 2, 1])
+    for node in graph.inputs:
+        if node.out.type.dtype is DType.INT32:
+            numbers = lengths if node.out.type.dims else np.asarray(most // 4)
+            found[node.name] = replace(found[node.name], parts=(numbers,))
+    return found
