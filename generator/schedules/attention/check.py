@@ -20,7 +20,7 @@ from mirage_kernels.generator.schedules.attention.interpret import Split, run
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.tiles.check import CLOSE, drawn
 
-SPLIT = Split(rows=4, keys=4, warps=2, blocks=5)
+SPLIT = Split(heads=2, keys=4, warps=2, blocks=5)
 DEPTH, MORE = 8, 4  # elements of a line
 EDGE = 3  # keys of the last step
 
@@ -48,9 +48,8 @@ def require_same(graph: Graph, program: AttentionProgram, split: Split = SPLIT) 
 def _extents(program: AttentionProgram, split: Split) -> dict[str, int]:
     """Return extents of all dims: two tiles of rows, several passes of each block."""
     roles, steps = program.roles, 2 * split.warps + 1
-    found = {roles.sequences: 4, roles.heads: 2, roles.tokens: 3, roles.depth: DEPTH}
-    found |= {roles.more: MORE, roles.keys: steps * split.keys + EDGE}
-    found[roles.group] = split.rows // (3 if roles.tokens else 1) + 1
+    found = {roles.sequences: 4, roles.heads: 2, roles.tokens: 2, roles.group: split.heads + 1}
+    found |= {roles.depth: DEPTH, roles.more: MORE, roles.keys: steps * split.keys + EDGE}
     return {dim: size for dim, size in found.items() if dim}
 
 

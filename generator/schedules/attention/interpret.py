@@ -9,11 +9,11 @@ value is known in its phase only, those of the loop in one step of one warp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import accumulate, pairwise, product
-from math import inf, nan, prod
+from math import inf, nan
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from mirage_kernels.generator.tiles.check import CLOSE
 
 Values = dict[str, Array]
 BEFORE, LOOP, AFTER = "before the loop", "in the loop", "after the combine"
+STORED = "the result"
 _READING = array_reading(FLOAT64, {})
 
 
@@ -33,15 +34,10 @@ _READING = array_reading(FLOAT64, {})
 class Split:
     """How the work is cut: by knobs, and over the blocks of a call."""
 
-    rows: int  # of a tile of queries
+    heads: int  # of a group in a tile of query rows, each with all tokens
     keys: int  # of a step
     warps: int  # of a block, with keys of their own
     blocks: int
-
-
-def run(program: AttentionProgram, inputs: Mapping[str, Array], split: Split) -> Array:
-    """Return the result, nan where nobody stores; raises TileError for a statement out of place."""
-    return _Call(program, inputs, split).result()
 
 
 def computed(op: str, args: Sequence[Array], over: str = "") -> Array:
@@ -58,26 +54,45 @@ def total(factors: Sequence[Array], over: str) -> Array:
     return computed("sum", [reduce(lambda a, b: computed("mul", (a, b)), factors)], over)
 
 
-def number(value: float) -> Array:
-    """Return a literal."""
+def run(program: AttentionProgram, inputs: Values, split: Split) -> Array:
+    """Return the result; raises TileError for a statement out of place."""
+    roles, queries = program.roles, inputs[program.tensors["queries"]]
+    sizes = {d: x.extent(d) for x in inputs.values() for d in x.dims}
+    cuts = [(roles.sequences, 1), (roles.heads, 1), (roles.group, split.heads)]
+    along = [[(d, slice(i, i + n)) for i in range(0, sizes[d], n)] for d, n in cuts if d]
+    places = [dict(at) for at in product(*along)]
+    tiles = [
+        _WorkTile(program, {n: _cut(x, at) for n, x in inputs.items()}, split) for at in places
+    ]
+    ends = [0, *accumulate(tile.steps for tile in tiles)]
+    shares = {i * ends[-1] // split.blocks for i in range(split.blocks)}
+    out = replace(queries, parts=(np.full(queries.parts[0].shape, nan),))
+    for at, tile, start, stop in zip(places, tiles, ends[:-1], ends[1:], strict=True):
+        bounds = [start, *(i for i in sorted(shares) if start < i < stop), stop]
+        items = [range(a - start, b - start) for a, b in pairwise(bounds)]
+        _cut(out, at).parts[0][...] = tile.result(items).over(out.dims).parts[0]
+    return out
+
+
+def _cut(x: Array, at: Mapping[str, slice]) -> Array:
+    """Return a part of a tensor, as a view."""
+    return reduce(lambda y, d: y.cut(d, at[d].start, at[d].stop), {*at} & {*x.dims}, x)
+
+
+def _number(value: float) -> Array:
     return Array((), (np.asarray(value),), isinstance(value, float))
 
 
-def numbered(dim: str, numbers: range) -> Array:
-    """Return positions along a dim."""
-    return Array((dim,), (np.asarray(numbers),), real=False)
-
-
 @dataclass(frozen=True)
-class _Call:
-    """One call of a kernel."""
+class _WorkTile:
+    """One sequence, one head of the cache, some heads of its group, with its parts of tensors."""
 
     program: AttentionProgram
-    inputs: Mapping[str, Array]
+    inputs: Values
     split: Split
 
     @cached_property
-    def extents(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, int]:
         return {d: x.extent(d) for x in self.inputs.values() for d in x.dims}
 
     @cached_property
@@ -85,123 +100,63 @@ class _Call:
         sequences = (self.program.roles.sequences,)
         return next(x for x in self.inputs.values() if x.dims == sequences and not x.real)
 
-    @cached_property
-    def literals(self) -> Values:
-        found = self.program.literals.items()
-        of = self.extents
-        return {n: number(float(of[v]) if isinstance(v, str) else v) for n, v in found}
-
-    def result(self) -> Array:
-        """Run all blocks, work tile by work tile."""
-        queries = self.inputs[self.program.tensors["queries"]]
-        out = replace(queries, parts=(np.full(queries.parts[0].shape, nan),))
-        tiles = list(self.work_tiles())
-        ends = [0, *accumulate(tile.steps for tile in tiles)]
-        cuts = [i * ends[-1] // self.split.blocks for i in range(self.split.blocks)]
-        for tile, start, stop in zip(tiles, ends[:-1], ends[1:], strict=True):
-            bounds = [start, *(c for c in sorted({*cuts}) if start < c < stop), stop]
-            items = [tile.item(range(a - start, b - start)) for a, b in pairwise(bounds)]
-            tile.finish(tile.combined(items), out)
-        return out
-
-    def work_tiles(self) -> Iterator[_WorkTile]:
-        roles, most = self.program.roles, self.split.rows
-        rows = prod(self.extents[d] for d in roles.rows)
-        dims = [d for d in (roles.sequences, roles.heads) if d]
-        for at in product(*(range(self.extents[d]) for d in dims)):
-            for first in range(0, rows, most):
-                lines = range(first, min(first + most, rows))
-                yield _WorkTile(self, dict(zip(dims, at, strict=True)), lines)
-
-
-@dataclass(frozen=True)
-class _WorkTile:
-    """One sequence, one head of the cache, one tile of query rows."""
-
-    call: _Call
-    at: Mapping[str, int]
-    lines: range  # of all query rows
-
-    @property
-    def program(self) -> AttentionProgram:
-        return self.call.program
-
-    @cached_property
-    def length(self) -> int:
-        return int(self.own(self.call.lengths).parts[0])
-
     @property
     def steps(self) -> int:
-        return max(1, -(-self.length // self.call.split.keys))
+        return max(1, -(-int(self.lengths.parts[0][0]) // self.split.keys))
 
-    def own(self, x: Array) -> Array:
-        """Return what a tensor has for the sequence, the head and the rows, one axis of these."""
-        roles, index = self.program.roles, tuple(self.at.get(d, slice(None)) for d in x.dims)
-        left = tuple(d for d in x.dims if d not in self.at)
-        mine = Array(left, tuple(np.asarray(p[index]) for p in x.parts), x.real)
-        if not {*left} & {*roles.rows}:
-            return mine
-        others = [d for d in left if d not in roles.rows]
-        shape = [self.call.extents[d] for d in (*roles.rows, *others)]
-        whole = np.broadcast_to(mine.over((*roles.rows, *others)).parts[0], shape)
-        lines = whole.reshape(-1, *shape[len(roles.rows) :])[self.lines]
-        return Array((roles.counted, *others), (lines,), x.real)
+    @cached_property
+    def literals(self) -> Values:
+        given = self.program.literals.items()
+        return {n: _number(float(self.sizes[v]) if isinstance(v, str) else v) for n, v in given}
 
-    def step_lines(self, x: Array, step: int, behind: float) -> Array:
-        """Return a step's lines of the cache; what stands `behind` the sequence is not read."""
-        keys = self.call.split.keys
-        first = step * keys
-        there = self.own(x).cut(self.program.roles.keys, first, min(first + keys, self.length))
-        (lines,) = there.parts
-        missing = np.full((keys - len(lines), *lines.shape[1:]), behind)
-        return replace(there, parts=(np.concatenate([lines, missing]),))
-
+    @cached_property
     def nothing(self) -> Values:
-        """Return what is carried before the first step."""
-        roles, program, rows = self.program.roles, self.program, len(self.lines)
-        product = np.zeros((rows, self.call.extents[roles.depth]))
-        return {
-            program.peak: Array((roles.counted,), (np.full(rows, -inf),)),
-            program.sum.name: Array((roles.counted,), (np.zeros(rows),)),
-            program.product.name: Array((roles.counted, roles.depth), (product,)),
-        }
+        """What is carried before the first step."""
+        program, queries = self.program, self.inputs[self.program.tensors["queries"]]
+        product = replace(queries, parts=(np.zeros(queries.parts[0].shape),))
+        sums = computed("sum", [product], program.roles.depth)
+        peak = replace(sums, parts=(np.full(sums.parts[0].shape, -inf),))
+        return {program.peak: peak, program.sum.name: sums, program.product.name: product}
+
+    def result(self, items: Sequence[range]) -> Array:
+        """Return the rows of the result, whose steps are of several blocks."""
+        sums, product = self.program.sum, self.program.product
+        carried = self.combined([self.item(steps) for steps in items])
+        (found,) = carried[sums.name].parts  # what sums nothing is divided by 1
+        divisor = replace(carried[sums.name], parts=(np.where(found == 0, 1.0, found),))
+        whole = {sums.whole: divisor, product.whole: carried[product.name]}
+        last = _Run(self, AFTER, self.literals | whole)
+        last.statements(self.program.after)
+        return last.value(STORED)
 
     def item(self, steps: range) -> Values:
         """Return what a block carries of a range of steps, once its warps have combined."""
-        names = (*self.program.scalars, *self.program.integers)
-        given = self.call.literals | {name: self.call.inputs[name] for name in names}
-        first = _Run(self, BEFORE, given)
-        first.statements(self.program.before)
-        for resident in filter(None, (self.program.resident, self.program.more_resident)):
+        program, numbers = self.program, (*self.program.scalars, *self.program.integers)
+        first = _Run(self, BEFORE, self.literals | {name: self.inputs[name] for name in numbers})
+        first.statements(program.before)
+        for resident in filter(None, (program.resident, program.more_resident)):
             first.value(resident)
-        warps = [self.nothing() for _ in range(self.call.split.warps)]
+        warps = [dict(self.nothing) for _ in range(self.split.warps)]
         for turn, step in enumerate(steps):
-            carried = warps[turn % len(warps)]
-            _Run(self, LOOP, {**first.known}, carried, step).statements(self.program.loop)
+            warp = _Run(self, LOOP, dict(first.known), warps[turn % len(warps)], step)
+            warp.statements(program.loop)
         return self.combined(warps)
 
     def combined(self, parts: Sequence[Values]) -> Values:
         """Return the sums of all parts, each relative to its own maximum."""
-        peak, found = self.program.peak, self.nothing()
+        peak, found = self.program.peak, dict(self.nothing)
         found[peak] = reduce(lambda a, b: computed("max", (a, b)), (p[peak] for p in parts))
         for part in parts:
-            raise_to(found[peak], part, peak)
-            for name in (self.program.sum.name, self.program.product.name):
+            _raise(found[peak], part, peak)
+            for name in {*found} - {peak}:
                 found[name] = computed("add", (found[name], part[name]))
         return found
 
-    def finish(self, carried: Values, out: Array) -> None:
-        """Store the rows of the result; what sums nothing is divided by 1."""
-        sums, product = self.program.sum, self.program.product
-        (divisor,) = carried[sums.name].parts
-        total = replace(carried[sums.name], parts=(np.where(divisor == 0, 1.0, divisor),))
-        whole = {sums.whole: total, product.whole: carried[product.name]}
-        _Run(self, AFTER, self.call.literals | whole, out=out).statements(self.program.after)
 
-
-def raise_to(higher: Array, carried: Values, peak: str) -> None:
+def _raise(higher: Array, carried: Values, peak: str) -> None:
     """Make all that is carried relative to a maximum that is not lower."""
-    factor = replace(higher, parts=FLOAT64.decay(carried[peak].parts, higher.parts))
+    lower = carried[peak].over(higher.dims)
+    factor = replace(higher, parts=FLOAT64.decay(lower.parts, higher.parts))
     for name, x in carried.items():
         carried[name] = higher if name == peak else computed("mul", (x, factor))
 
@@ -215,11 +170,6 @@ class _Run:
     known: Values
     carried: Values = field(default_factory=dict)
     step: int = 0
-    out: Array | None = None
-
-    @property
-    def program(self) -> AttentionProgram:
-        return self.tile.program
 
     def statements(self, said: Sequence[Step]) -> None:
         """Run statements in order."""
@@ -230,15 +180,14 @@ class _Run:
             made = run(self, s)
             if made is None:
                 continue
-            if {*made.dims} != self.axes(s):
+            if not self.is_along(made, s):
                 raise TileError(f"{s.out} {s.type} is computed along {', '.join(made.dims)}")
             self.known[s.out] = made
 
-    def axes(self, s: Step) -> set[str]:
-        """Return the axes that a result has here."""
-        roles = self.program.roles
-        of_rows = dict.fromkeys(roles.rows, roles.counted)
-        return {of_rows.get(d, d) for d in s.type.names} - {roles.sequences, roles.heads}
+    def is_along(self, value: Array, s: Step) -> bool:
+        """Say whether a value has the dims of a statement's result, of those with an extent."""
+        ones = {self.tile.program.roles.sequences, self.tile.program.roles.heads}
+        return {*value.dims} - ones == {*s.type.names} - ones
 
     def value(self, name: str) -> Array:
         found = self.carried.get(name, self.known.get(name))
@@ -251,105 +200,103 @@ class _Run:
 
     # -- statements ----------------------------------------------------------------------------
 
-    def early(self, s: Step) -> Array:
-        """Return what stays the same in all steps, as the work tile has it."""
-        roles, call = self.program.roles, self.tile.call
-        if s.do is Do.TOKEN_COUNT:
-            return number(call.extents[roles.tokens])
-        if s.do is Do.ROW_TOKENS:
-            return self.tile.own(numbered(roles.tokens, range(call.extents[roles.tokens])))
-        if s.do is Do.LENGTH:
-            return self.tile.own(call.lengths)
-        return self.tile.own(call.inputs[s.args[0] if s.args else self.program.tensors[s.do.value]])
+    def argument(self, s: Step) -> Array:
+        name = s.args[0] if s.args else self.tile.program.tensors[s.do.value]
+        return self.tile.inputs[name]
 
-    def lines(self, s: Step) -> Array:
-        tensor = self.tile.call.inputs[self.program.tensors[s.do.value]]
-        return self.tile.step_lines(tensor, self.step, behind=nan)
+    def lines(self, tensor: str, behind: float) -> Array:
+        """Return the step's lines of the cache; what stands `behind` the sequence is not read."""
+        keys, x = self.tile.split.keys, self.tile.inputs[self.tile.program.tensors[tensor]]
+        first, end = self.step * keys, int(self.tile.lengths.parts[0][0])
+        dim = self.tile.program.roles.keys
+        read = x.cut(dim, first, min(first + keys, end))
+        edge = [(0, keys - read.extent(d) if d == dim else 0) for d in x.dims]
+        return replace(read, parts=(np.pad(read.parts[0], edge, constant_values=behind),))
 
-    def positions(self, s: Step) -> Array:
-        keys = self.tile.call.split.keys
-        return numbered(self.program.roles.keys, range(self.step * keys, (self.step + 1) * keys))
+    def keys(self, s: Step) -> Array:
+        return self.lines(s.do.value, behind=nan)
 
     def map(self, s: Step) -> Array:
-        args = self.values(s)
-        tile = self.program.roles.place(s.type) in (Place.QUERIES, Place.KEYS, Place.DEPTH_VECTOR)
-        if tile and self.phase != AFTER and {*args[0].dims} != self.axes(s):
+        args, tiles = self.values(s), (Place.QUERIES, Place.KEYS, Place.DEPTH_VECTOR)
+        tile = self.phase != AFTER and self.tile.program.roles.place(s.type) in tiles
+        if tile and not self.is_along(args[0], s):
             raise TileError(f"{s.out} = {s.op}(..) broadcasts its first operand")
         return computed(s.op, args)
 
     def line_sum(self, s: Step) -> Array:
-        return total(self.values(s), self.program.roles.depth)
+        return total(self.values(s), self.tile.program.roles.depth)
 
     def scores(self, s: Step) -> Array:
-        roles, program = self.program.roles, self.program
-        resident, along = program.resident, roles.depth
-        if s.do is Do.MORE_SCORES:
-            resident, along = program.more_resident, roles.more
-        return total([*self.values(s), self.value(resident)], along)
+        program, more = self.tile.program, s.do is Do.MORE_SCORES
+        resident = self.value(program.more_resident if more else program.resident)
+        along = program.roles.more if more else program.roles.depth
+        return total([*self.values(s), resident], along)
 
     def rescale(self, s: Step) -> None:
-        if s.out != self.program.peak:
+        if s.out != self.tile.program.peak:
             raise TileError(f"{s.out} is a maximum that nobody carries")
         self.raised(*self.values(s))
 
     def raised(self, seen: Array) -> None:
         """Raise the running maximum to what is seen of the step's scores."""
-        peak, keys = self.program.peak, self.program.roles.keys
+        peak, keys = self.tile.program.peak, self.tile.program.roles.keys
         highest = computed("max", (self.carried[peak], computed("amax", [seen], keys)))
-        raise_to(highest, self.carried, peak)
+        _raise(highest, self.carried, peak)
 
     def add(self, s: Step) -> None:
         if s.out not in self.carried:
             raise TileError(f"{s.out} is a sum that nobody carries")
-        self.carry(s.out, self.value(s.args[-1]), of_values=s.do is Do.PRODUCT)
+        values = [self.lines("values", 0.0)] if s.do is Do.PRODUCT else []
+        self.carry(s.out, [self.value(s.args[-1]), *values])
 
-    def carry(self, name: str, weights: Array, *, of_values: bool) -> None:
-        """Add the step's weights to what is carried, or the values times these."""
-        factors, program = [weights], self.program
-        if of_values:
-            values = self.tile.call.inputs[program.tensors["values"]]
-            factors.append(self.tile.step_lines(values, self.step, behind=0.0))
+    def carry(self, name: str, factors: Sequence[Array]) -> None:
+        """Add to what is carried; the largest weight that is summed is 1, or they may overflow."""
+        program = self.tile.program
         made = total(factors, program.roles.keys)
         self.carried[name] = computed("add", (self.carried[name], made))
         if name == program.sum.name:
-            self.require_maximum(weights)
-
-    def require_maximum(self, weights: Array) -> None:
-        """Raise TileError unless the largest weight that was summed is 1: none is out of range."""
-        sums = np.asarray(self.carried[self.program.sum.name].parts[0], np.float64)
-        largest = np.max(np.asarray(weights.parts[0], np.float64))
-        if largest > 1 or np.any((sums != 0) & (sums < 1 - CLOSE)):
-            raise TileError(f"{self.program.peak} is not the maximum of the scores that are summed")
+            largest = np.max(np.asarray(factors[0].parts[0], np.float64))
+            sums = np.asarray(self.carried[name].parts[0], np.float64)
+            if largest > 1 or np.any((sums != 0) & (sums < 1 - CLOSE)):
+                raise TileError(f"{program.peak} is not the maximum of the scores that are summed")
 
     def softmax(self, s: Step) -> None:
         """Run what an online-softmax step stands for; see `softmax.py`."""
-        program, (scores, mask) = self.program, self.values(s)
-        self.raised(computed("where", (mask, scores, number(-inf))))
+        program, (scores, mask) = self.tile.program, self.values(s)
+        self.raised(computed("where", (mask, scores, _number(-inf))))
         lowered = computed("sub", (scores, self.carried[program.peak]))
-        weights = computed("where", (mask, computed("exp", [lowered]), number(0.0)))
-        self.carry(program.sum.name, weights, of_values=False)
-        self.carry(program.product.name, weights, of_values=True)
+        weights = computed("where", (mask, computed("exp", [lowered]), _number(0.0)))
+        self.carry(program.sum.name, [weights])
+        self.carry(program.product.name, [weights, self.lines("values", 0.0)])
 
-    def store(self, s: Step) -> None:
-        assert self.out is not None
-        roles, (value,) = self.program.roles, self.values(s)
-        at = tuple(self.tile.at.get(d, slice(None)) for d in self.out.dims)
-        place = self.out.parts[0][at]  # [rows .., depth], a view
-        (lines,) = value.over((roles.counted, roles.depth)).parts
-        place[np.unravel_index(self.tile.lines, place.shape[:-1])] = lines
+    def positions(self, s: Step) -> Array:
+        """Return positions of query tokens, or of the step's keys."""
+        roles, keys = self.tile.program.roles, self.tile.split.keys
+        dim, first, count = roles.keys, self.step * keys, keys
+        if s.do is Do.ROW_TOKENS:
+            dim, first, count = roles.tokens, 0, self.tile.sizes[roles.tokens]
+        return Array((dim,), (np.arange(first, first + count),), real=False)
 
 
+# The phases that a statement may stand in, and what it does.
 _MEANINGS: dict[Do, tuple[tuple[str, ...], Callable[[_Run, Step], Array | None]]] = {
-    **dict.fromkeys((Do.QUERIES, Do.MORE_QUERIES, Do.LENGTH), ((BEFORE,), _Run.early)),
-    **dict.fromkeys((Do.VECTOR, Do.ROW_VECTORS), ((BEFORE,), _Run.early)),
-    **dict.fromkeys((Do.ROW_TOKENS, Do.TOKEN_COUNT), ((BEFORE,), _Run.early)),
-    **dict.fromkeys((Do.KEYS, Do.MORE_KEYS), ((LOOP,), _Run.lines)),
+    Do.QUERIES: ((BEFORE,), _Run.argument),
+    Do.MORE_QUERIES: ((BEFORE,), _Run.argument),
+    Do.VECTOR: ((BEFORE,), _Run.argument),
+    Do.ROW_VECTORS: ((BEFORE,), _Run.argument),
+    Do.LENGTH: ((BEFORE,), lambda r, s: r.tile.lengths),
+    Do.TOKEN_COUNT: ((BEFORE,), lambda r, s: _number(r.tile.sizes[r.tile.program.roles.tokens])),
+    Do.ROW_TOKENS: ((BEFORE,), _Run.positions),
     Do.KEY_POSITIONS: ((LOOP,), _Run.positions),
+    Do.KEYS: ((LOOP,), _Run.keys),
+    Do.MORE_KEYS: ((LOOP,), _Run.keys),
     Do.MAP: ((BEFORE, LOOP, AFTER), _Run.map),
     Do.LINE_SUM: ((BEFORE, LOOP), _Run.line_sum),
-    **dict.fromkeys((Do.SCORES, Do.MORE_SCORES), ((LOOP,), _Run.scores)),
+    Do.SCORES: ((LOOP,), _Run.scores),
+    Do.MORE_SCORES: ((LOOP,), _Run.scores),
     Do.RAISE: ((LOOP,), _Run.rescale),
-    **dict.fromkeys((Do.SUM, Do.PRODUCT), ((LOOP,), _Run.add)),
+    Do.SUM: ((LOOP,), _Run.add),
+    Do.PRODUCT: ((LOOP,), _Run.add),
     Do.SOFTMAX: ((LOOP,), _Run.softmax),
-    Do.STORE: ((AFTER,), _Run.store),
-}  # the phases that a statement may stand in, and what it does
+    Do.STORE: ((AFTER,), lambda r, s: r.known.update({STORED: r.value(*s.args)})),
+}
