@@ -14,11 +14,13 @@ from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import OPS, Phase
 from mirage_kernels.generator.records.record import About, load_record
 from mirage_kernels.generator.schedules.attention import plan
-from mirage_kernels.generator.schedules.attention.check import SPLIT, require_same
+from mirage_kernels.generator.schedules.attention.check import require_same, split_of
 from mirage_kernels.generator.schedules.attention.interpret import Split
 from mirage_kernels.generator.schedules.attention.lower import attention_of, attention_program
 from mirage_kernels.generator.schedules.attention.plan import planned
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Step
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
+from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.program import (
     BlockProgram,
@@ -30,6 +32,7 @@ from mirage_kernels.generator.tiles.program import (
     Statement,
 )
 
+SMALL = Split(heads=2, keys=4, warps=2, blocks=13)
 FORMS = (*RECIPES, "gqa-blocks_split_L_loop_over_L_combine")
 PHASES = ("before", "loop", "after")
 Mutants = Iterator[tuple[str, AttentionProgram]]
@@ -48,14 +51,20 @@ def undone(form: str) -> AttentionProgram:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("split", [SPLIT, Split(4, 16, 4, 3), Split(1, 2, 1, 11)])
+@pytest.mark.parametrize("split", [SMALL, Split(4, 16, 4, 3), Split(1, 2, 1, 11)])
 def test_computes_what_its_mugraph_does(form: str, split: Split) -> None:
     require_same(mugraph(form), fused(form), split)
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_computes_it_with_the_tiles_of_all_variants(form: str) -> None:
+    for variant in attention_variants(fused(form), target("sm_90a")):
+        require_same(mugraph(form), fused(form), split_of(variant.knobs, fused(form)))
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_an_online_softmax_step_is_the_statements_that_it_covers(form: str) -> None:
-    require_same(mugraph(form), undone(form))
+    require_same(mugraph(form), undone(form), SMALL)
 
 
 def with_steps(program: AttentionProgram, phase: str, steps: list[Step]) -> AttentionProgram:
@@ -159,7 +168,7 @@ def test_a_changed_program_is_refused(
     assert mutants
     for what, mutant in mutants:
         with suppress(MirageError):
-            require_same(mugraph(form), mutant)
+            require_same(mugraph(form), mutant, SMALL)
             accepted += [what] if what != NO_MATTER else []
     assert not accepted
 
@@ -167,7 +176,7 @@ def test_a_changed_program_is_refused(
 def test_a_result_that_nobody_stores_is_seen() -> None:
     program = replace(fused("gqa"), after=())
     with pytest.raises(MirageError, match="the result is not known"):
-        require_same(mugraph("gqa"), program)
+        require_same(mugraph("gqa"), program, SMALL)
 
 
 def test_a_kernel_is_planned_of_a_program_that_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +223,6 @@ def test_a_changed_tile_program_is_refused(form: str) -> None:
     accepted = []
     for s, mutant in changed_tiles(block):
         with suppress(MirageError):
-            require_same(graph, attention_of(form, graph, mutant))
+            require_same(graph, attention_of(form, graph, mutant), SMALL)
             accepted.append(s)
     assert not accepted

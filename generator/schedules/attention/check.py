@@ -1,7 +1,8 @@
 """Runs attention programs before they are written: they must compute what their muGraph does.
 
-Extents are as small as show all that happens: sequences of several passes, of one step and of none,
-work tiles with rows left over, more blocks than work tiles.
+The programs keep the tiles and warps of their variants. Extents are as small as show all that
+happens: sequences of more than a pass, of one key and of none, work tiles with rows left over, and
+work tiles that blocks share.
 """
 
 from __future__ import annotations
@@ -17,15 +18,22 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.schedules.attention.interpret import Split, run
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.tiles.check import CLOSE, drawn
 
-SPLIT = Split(heads=2, keys=4, warps=2, blocks=5)
+BLOCKS = 13  # of a call
 DEPTH, MORE = 8, 4  # elements of a line
 EDGE = 3  # keys of the last step
 
 
-def require_same(graph: Graph, program: AttentionProgram, split: Split = SPLIT) -> None:
+def split_of(knobs: AttentionKnobs, program: AttentionProgram) -> Split:
+    """Return how a variant cuts the work."""
+    heads = knobs.tiles(program.roles)[program.roles.group]
+    return Split(heads, knobs.keys, knobs.pass_keys // knobs.keys, BLOCKS)
+
+
+def require_same(graph: Graph, program: AttentionProgram, split: Split) -> None:
     """Raise PlanError where a program differs from its muGraph on random numbers.
 
     Raises TileError for a statement that stands where it cannot run. Of rows that see no keys, for
@@ -47,8 +55,8 @@ def require_same(graph: Graph, program: AttentionProgram, split: Split = SPLIT) 
 
 
 def _extents(graph: Graph, program: AttentionProgram, split: Split) -> dict[str, int]:
-    """Return extents of all dims: two tiles of rows, several passes of each block."""
-    roles, steps = program.roles, 2 * split.warps + 1
+    """Return extents of all dims: two tiles of rows, more steps than a block has warps."""
+    roles, steps = program.roles, split.warps + 2
     found = {d: 1 for n in graph.inputs for d in n.out.type.names}  # of what nobody reads
     found |= {roles.sequences: 4, roles.heads: 2, roles.tokens: 2, roles.group: split.heads + 1}
     found |= {roles.depth: DEPTH, roles.more: MORE, roles.keys: steps * split.keys + EDGE}

@@ -76,7 +76,7 @@ def run(program: AttentionProgram, inputs: Values, split: Split) -> Array:
 
 def _cut(x: Array, at: Mapping[str, slice]) -> Array:
     """Return a part of a tensor, as a view."""
-    return reduce(lambda y, d: y.cut(d, at[d].start, at[d].stop), {*at} & {*x.dims}, x)
+    return reduce(lambda y, d: y.cut(d, at[d].start, at[d].stop), filter(at.get, x.dims), x)
 
 
 def _number(value: float) -> Array:
