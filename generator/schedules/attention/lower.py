@@ -163,10 +163,6 @@ class _Lowering:
         require(found, f"{s.name} is no product of {words}")
         early = self.phases[others] is Phase.BEFORE or not of_queries
         require(early, f"{others}, the queries' side of {s.name}, changes in the loop")
-        for name in (keys, others):
-            type_ = self.body.values[name].type
-            stored = type_.dtype in (DType.FP16, DType.BF16)
-            require(stored, f"{s.name} multiplies {name} {type_}")
         return keys, others
 
     def carried(self, s: Joined) -> Carried:

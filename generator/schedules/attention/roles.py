@@ -17,7 +17,7 @@ class Joined:
     """What a statement joins along a dim."""
 
     name: str  # the value, of one step in the loop
-    op: str  # contract, on tensor cores or not; sum or max
+    op: str  # contract, by tensor cores; sum or max
     args: tuple[str, ...]
     over: str
     total: str  # what carries it through the loop; itself where nothing does
@@ -26,25 +26,22 @@ class Joined:
 
 def joined_of(block: BlockProgram) -> dict[str, Joined]:
     """Return what a tile program joins along dims, by name."""
-    found: dict[str, Joined] = {}
-    scales: dict[str, str] = {}
-    for s in chain.from_iterable(block.statements.values()):
-        if isinstance(s, Scale):
-            scales[s.fragment] = s.factor
-        elif isinstance(s, Contract):
-            name, factor = _of_step(s.fragment, block), scales.get(s.fragment, "")
-            found[name] = Joined(name, "contract", (s.a, s.b), s.over, s.fragment, factor)
-        elif isinstance(s, Reduce):
-            name, args = _of_step(s.tile, block), (s.value, s.other) if s.other else (s.value,)
-            op, factor = "contract" if s.other else s.op, (s.factor or s.rescale) * s.carried
-            found[name] = Joined(name, op, args, s.over, s.tile, factor)
-    return found
+    statements = [*chain.from_iterable(block.statements.values())]
+    scales = {s.fragment: s.factor for s in statements if isinstance(s, Scale)}
+    found = [_joined(s, block, scales) for s in statements if isinstance(s, (Contract, Reduce))]
+    return {s.name: s for s in found}
 
 
-def _of_step(total: str, block: BlockProgram) -> str:
-    """Return the value of one step that a value of all steps carries."""
+def _joined(s: Contract | Reduce, block: BlockProgram, scales: Mapping[str, str]) -> Joined:
+    if isinstance(s, Contract):
+        total, op, factor = s.fragment, "contract", scales.get(s.fragment, "")
+        args = [s.a, s.b]
+    else:
+        total, op, factor = s.tile, s.op, (s.factor or s.rescale) * s.carried
+        args = [s.value, s.other] if s.other else [s.value]
     node = block.node(total)
-    return node.args[0] if node.op in ACCUMS else total
+    name = node.args[0] if node.op in ACCUMS else total
+    return Joined(name, op, tuple(args), s.over, total, factor)
 
 
 def roles_of(
@@ -91,16 +88,12 @@ def roles_of(
 def _score_products(block: BlockProgram, joined: Mapping[str, Joined], keys: str) -> list[Joined]:
     """Return the product of keys and queries, then that of what else the keys have, if any.
 
-    Either is of one operand along the keys and one that is not, each with lines of its own. Of two,
-    the first one's keys are what the product over the keys sums, too.
+    Either is of one operand along the keys and one that is not. Of two, the first one's keys are
+    what the product over the keys sums, too.
     """
     products = [s for s in joined.values() if s.op == "contract"]
     summed = {a for s in products if s.over == keys for a in s.args}
-    found = []
-    for s in products:
-        a, b = ({*block.type(arg).names} for arg in s.args)
-        if s.over != keys and (keys in a) != (keys in b) and a - b and b - a:
-            found.append(s)
+    found = [s for s in products if sum(keys in block.type(a).names for a in s.args) == 1]
     found.sort(key=lambda s: not summed & {*s.args})
     latent = len(found) == 2 and summed & {*found[0].args} and found[0].over != found[1].over
     require_one([s.name for s in found[: 1 if latent else None]], "product of keys and queries")
