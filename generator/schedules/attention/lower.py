@@ -1,4 +1,8 @@
-"""From a muGraph to its attention program; what this plan can't carry is refused by node.
+"""From a tile program to the attention program that schedules run; others are refused by statement.
+
+The tile program of a muGraph (`tiles/lower.py`) says what its block loads, contracts, reduces with
+a running maximum and combines. Here the roles of attention are read into that, and each statement,
+and each node of the formulas between them, becomes one of device code's.
 
 Lines of a cache may be keys and values alike, with more of the keys beside them (latent attention).
 Scores are the sum of two products then: of queries with the lines whose values are summed, and of
@@ -7,17 +11,14 @@ what else queries have with the rest of the keys, along a dim of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import OPS, Dim, DType, Graph, Kind, Node, Phase, phases_of
+from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Node, Phase, phases_of
 from mirage_kernels.generator.plan.program import needed
-from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.schedules.attention.program import (
     AttentionProgram,
-    AttentionRoles,
     Carried,
     Do,
     Literal,
@@ -25,22 +26,30 @@ from mirage_kernels.generator.schedules.attention.program import (
     Step,
     require,
 )
+from mirage_kernels.generator.schedules.attention.roles import (
+    Joined,
+    joined_of,
+    require_one,
+    roles_of,
+)
 from mirage_kernels.generator.schedules.attention.softmax import (
     COUNTED,
     check_hidden,
     softmax_step,
 )
+from mirage_kernels.generator.tiles.lower import RESCALE, block_program
+from mirage_kernels.generator.tiles.program import BlockProgram, Combine, Load
 
 _ONE = {Do.QUERIES: "tile of queries", Do.KEYS: "tile of keys", Do.LENGTH: "length per sequence"}
-_ALONG_KEYS = {"peak": "running peak", "sum": "sum over keys", "contract": "product over keys"}
+_ALONG_KEYS = {"max": "running peak", "sum": "sum over keys", "contract": "product over keys"}
+THREADS, STAGES = 128, 1  # of the tile program; schedules have knobs of their own
 
 
 def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
     """Return the attention program of a muGraph.
 
     Raises PlanError for other muGraphs: several kernels, no loop or another split, exponentials
-    without a running peak, several products with queries or values, a value with no place. What is
-    done with scores is one online-softmax step, last in the loop, where that can be formed.
+    without a running peak, several products with queries or values, a value with no place.
     """
     extra = [n for n in graph.nodes if n.op not in ("input", "iota", "size", "const", "block")]
     if len(graph.blocks) != 1 or extra:
@@ -49,8 +58,16 @@ def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
     (node,) = graph.blocks
     if len(node.outs) != 1:
         raise PlanError(f"{recipe}: {node.name} stores several results, this plan takes one")
+    return attention_of(recipe, graph, block_program(graph, node, THREADS, STAGES))
+
+
+def attention_of(recipe: str, graph: Graph, block: BlockProgram) -> AttentionProgram:
+    """Return the attention program that a muGraph's tile program becomes, or raise PlanError.
+
+    What is done with scores is one online-softmax step, last in the loop, where that can be formed.
+    """
     try:
-        program = _Lowering(graph, node).program(recipe)
+        program = _Lowering(graph, block).program(recipe)
     except PlanError as error:
         raise PlanError(f"{recipe}: {error.sentence}", error.hint) from None
     with suppress(PlanError):  # without the step there are tiles of few rows only
@@ -59,100 +76,29 @@ def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
     return program
 
 
-def _roles(node: Node, body: Graph) -> tuple[AttentionRoles, list[Node]]:
-    """Return the roles of dims, and the products of queries and keys.
-
-    Roles follow from how keys and queries are stored: keys by sequence, position, perhaps head, and
-    depth, which is what their product contracts; queries by sequence, perhaps token, head, head of
-    the group, and depth. The dim of the loop must be the one that blocks split.
-    """
-    assert body.space is not None
-    require(body.space.loop is not None, f"{node.name} has no loop over keys")
-    assert body.space.loop is not None
-    keys, split = body.space.loop.dim, [axis.dim for axis in body.space.reduced]
-    names = ", ".join(split) or "nothing"
-    require(split == [keys], f"{node.name}: its blocks split {names}, this plan splits {keys}")
-    scores, *more = products = _score_products(body, keys)
-    sides = sorted(scores.args, key=lambda a: keys not in body.values[a].type.names)
-    of_keys, of_queries = (_stored(side, body) for side in sides)
-    depth, names = scores.over, ", ".join(d.name for d in of_keys)
-    by_sequence = len(of_keys) in (3, 4) and (of_keys[1].name, of_keys[-1].name) == (keys, depth)
-    require(by_sequence, f"keys are stored as [{names}], not by sequence, {keys}, head and {depth}")
-    heads, rows = of_keys[2:-1], tuple(d for d in of_queries if d not in of_keys)
-    names = ", ".join(d.name for d in of_queries)
-    in_order = of_queries == (of_keys[0], *rows[:-1], *heads, *rows[-1:], of_keys[-1])
-    sentence = f"queries are stored as [{names}], not by sequence, token, head and group"
-    require(in_order and 1 <= len(rows) <= 2, sentence)
-    for dim in (*of_keys[:-1], *rows):
-        sentence = f"{dim.name} is static, this plan takes all dims but {depth} at run time"
-        require(dim.dynamic, sentence, f'name it in the recipe: dynamic={{"{dim.name}": ...}}')
-    compiled = not of_keys[-1].dynamic
-    require(compiled, f"{depth} is dynamic, this plan takes its extent when it is compiled")
-    roles = AttentionRoles(
-        keys=keys,
-        depth=depth,
-        rows=tuple(d.name for d in rows),
-        heads=heads[0].name if heads else "",
-        sequences=of_keys[0].name,
-        more=more[0].over if more else "",
-    )
-    return roles, products
-
-
-def _score_products(body: Graph, keys: str) -> list[Node]:
-    """Return the product of keys and queries, then that of what else the keys have, if any.
-
-    Either is of one operand along the keys and one that is not. Of two, the first one's keys are
-    what the product over the keys sums, too.
-    """
-    products, found = body.of("contract"), []
-    summed = {a for node in products if node.over == keys for a in node.args}
-    for node in products:
-        sides = [{*body.values[a].type.names} for a in node.args]
-        of_keys = node.over != keys and sum(keys in s for s in sides) == 1
-        if of_keys and len(set().union(*sides)) > 3:
-            found.append(node)
-    found.sort(key=lambda node: not summed & {*node.args})
-    latent = len(found) == 2 and summed & {*found[0].args} and found[0].over != found[1].over
-    _require_one([n.name for n in found[: 1 if latent else None]], "product of keys and queries")
-    return found
-
-
-def _stored(operand: str, body: Graph) -> tuple[Dim, ...]:
-    """Return the dims of the widest input that a value is made of elementwise, as it is stored."""
-    node = body.producers[operand]
-    if OPS[node.op].kind is Kind.ELEMENTWISE:
-        return max((_stored(a, body) for a in node.args), key=len)
-    return node.out.type.dims if node.op == "input" else ()
-
-
-def _require_one(found: Sequence[str], words: str) -> None:
-    names = " and ".join(found) or "none"
-    require(len(found) == 1, f"this plan has one {words}, the muGraph {names}")
-
-
 class _Lowering:
-    """One muGraph on its way to an attention program."""
+    """One tile program on its way to an attention program."""
 
-    def __init__(self, graph: Graph, node: Node) -> None:
-        assert node.body is not None
-        self.graph, self.body = graph, without_threads(node.body)
-        self.phases = phases_of(self.body)
-        self.roles, products = _roles(node, self.body)
-        self.tensor = dict(zip((n.name for n in self.body.inputs), node.args, strict=True))
+    def __init__(self, graph: Graph, block: BlockProgram) -> None:
+        self.graph, self.block, self.body = graph, block, block.body
+        self.phases, self.joined = phases_of(self.body), joined_of(block)
+        self.roles, products = roles_of(block, self.joined)
+        loop = block.statements[Phase.LOOP]
+        self.loaded = {s.value for s in loop if isinstance(s, Load)}
         self.literals: dict[str, Literal] = {}
         self.steps: dict[Phase | None, list[Step]] = {phase: [] for phase in Phase}
         heads, group, depth = self.roles.heads, self.roles.group, self.roles.depth
         self.vectors = {(depth,): Do.VECTOR, (heads, depth): Do.VECTOR}
         self.vectors[heads, group, depth] = Do.ROW_VECTORS
         self.peak, summed, product = map(self.only, _ALONG_KEYS)
-        self.scores = {n.name: self.operands(n, Place.QUERIES) for n in products}
+        self.scores = {s.name: self.operands(s, Place.QUERIES) for s in products}
         values, self.weights = self.operands(product, Place.SCORES)
-        others = [n for n in self.body.users(values) if n not in (product, *products[:-1])]
-        words = f"used by {others[0].name}" if others else "computed"
-        looped = self.body.producers[values].loop_cut == self.roles.keys
-        require(looped and not others, f"{values}, which {product.name} multiplies, is {words}")
-        self.values, self.tensors = values, {"values": self.tensor[values]}  # role -> argument
+        known = (product, *products[:-1])
+        others = {n.name for n in self.body.users(values)} - {s.name for s in known}
+        words = f"used by {min(others)}" if others else "computed"
+        alone = values in self.loaded and not others
+        require(alone, f"{values}, which {product.name} multiplies, is {words}")
+        self.values, self.tensors = values, {"values": block.tensors[values]}  # role -> argument
         # All values that leave the loop, or the blocks.
         self.carries = {n.name for n in self.body.of("last") if n.args == (self.peak.name,)}
         self.sum, self.product = self.carried(summed), self.carried(product)
@@ -194,52 +140,48 @@ class _Lowering:
             raise PlanError(f"{name} {type_} has no place in the plan")
         return place
 
-    def only(self, op: str) -> Node:
-        """Return the one node with an op along the keys."""
-        found = {n.name: n for n in self.body.of(op) if n.over == self.roles.keys}
-        _require_one([*found], _ALONG_KEYS[op])
-        (node,) = found.values()
-        require(self.phases[node.name] is Phase.LOOP, f"{node.name} is no value of the loop")
-        if op != "contract":
-            sentence = f"{node.name} looks along keys of {node.args[0]}, which are no scores"
-            require(self.place(node.args[0]) is Place.SCORES, sentence)
-        return node
+    def only(self, op: str) -> Joined:
+        """Return the one statement that joins in a way along the keys."""
+        keys = self.roles.keys
+        found = {n: s for n, s in self.joined.items() if (s.op, s.over) == (op, keys)}
+        require_one([*found], _ALONG_KEYS[op])
+        (s,) = found.values()
+        sentence = f"{s.name} looks along keys of {s.args[0]}, which are no scores"
+        require(op == "contract" or self.place(s.args[0]) is Place.SCORES, sentence)
+        return s
 
-    def operands(self, node: Node, other: Place) -> tuple[str, str]:
+    def operands(self, s: Joined, other: Place) -> tuple[str, str]:
         """Return the operand of a product that is keys or values, then queries or weights.
 
         The queries' side must not change in the loop.
         """
-        places = {a: self.roles.place(self.body.values[a].type) for a in node.args}
-        keys, others = sorted(node.args, key=lambda a: places[a] is not Place.KEYS)
+        places = {a: self.roles.place(self.body.values[a].type) for a in s.args}
+        keys, others = sorted(s.args, key=lambda a: places[a] is not Place.KEYS)
         of_queries = other is Place.QUERIES
         words = "keys and queries" if of_queries else "values and weights"
         found = (places[keys], places[others]) == (Place.KEYS, other)
-        require(found, f"{node.name} is no product of {words}")
+        require(found, f"{s.name} is no product of {words}")
         early = self.phases[others] is Phase.BEFORE or not of_queries
-        require(early, f"{others}, the queries' side of {node.name}, changes in the loop")
-        for name in (keys, others):
-            type_ = self.body.values[name].type
-            stored = type_.dtype in (DType.FP16, DType.BF16)
-            require(stored, f"{node.name} multiplies {name} {type_}")
+        require(early, f"{others}, the queries' side of {s.name}, changes in the loop")
         return keys, others
 
-    def carried(self, node: Node) -> Carried:
+    def carried(self, s: Joined) -> Carried:
         """Return how a sum leaves the loop and the blocks: rescaled by the peak both times."""
-        peak, found = self.peak.name, [node]
-        for op in ("accum_rescaled", "combine_rescaled"):
-            name, users = found[-1].name, self.body.users(found[-1].name)
-            words = ", ".join(f"{u.name} = {u.op}" for u in users) or "nothing"
-            alone = [u.op for u in users] == [op] and users[0].args[0] == name
-            require(alone, f"{name} is carried by {op} only in this plan, not by {words}")
-            found.append(users[0])
-        _, total, whole = found
-        by, last = total.args[1], self.body.producers[whole.args[1]]
-        require(by == peak, f"{total.name} is rescaled by {by}, not {peak}")
-        alike = last.op == "last" and last.args == (peak,) and whole.over == self.roles.keys
-        require(alike, f"{whole.name} combines by {last.name}, no peak of the same loop")
-        self.carries |= {total.name, whole.name}
-        return Carried(node.name, whole.name, node.out.type)
+        self.require_carry(s.name, "accum_rescaled", s.factor)
+        by, peak = s.factor.removesuffix(RESCALE), self.peak.name
+        require(s.factor == self.peak.factor, f"{s.total} is rescaled by {by}, not {peak}")
+        joined = (c for c in self.block.statements[Phase.JOINED] if isinstance(c, Combine))
+        found = {c.tile: c.peak for c in joined if c.value == s.total and c.peak and c.op == "sum"}
+        self.require_carry(s.total, "combine_rescaled", len(found) == 1)
+        ((whole, last),) = found.items()
+        alike = [*self.block.leaves(last)] == [peak]
+        require(alike, f"{whole} combines by {last}, no peak of the same loop")
+        self.carries |= {s.total, whole}
+        return Carried(s.name, whole, self.block.type(s.name))
+
+    def require_carry(self, name: str, op: str, found: object) -> None:
+        words = ", ".join(f"{u.name} = {u.op}" for u in self.body.users(name)) or "nothing"
+        require(found, f"{name} is carried by {op} only in this plan, not by {words}")
 
     # Node by node.
 
@@ -251,19 +193,13 @@ class _Lowering:
                 self.source(node)
             elif kind is Kind.ELEMENTWISE:
                 self.elementwise(node)
-            elif node.op in ("contract", "sum"):
-                self.contract(node)
-            elif kind in (Kind.STABILISER, Kind.REDUCE):
-                sentence = (
-                    f"{node.name} is a {node.op} along {node.over}, this plan has one of keys"
-                )
-                require(node is self.peak, sentence)
-                self.add(Do.RAISE, node, node.args)
-            elif kind is Kind.CARRY:
+            elif node.name in self.joined:
+                self.join(node, self.joined[node.name])
+            elif node.op == "output":
+                self.add(Do.STORE, node, node.args)
+            else:
                 sentence = f"{node.name} = {node.op}(..) carries what this plan does not"
                 require(node.name in self.carries, sentence)
-            else:
-                self.add(Do.STORE, node, node.args)
 
     def add(self, do: Do, node: Node, args: tuple[str, ...] = ()) -> None:
         op = node.op if do is Do.MAP else ""
@@ -271,7 +207,7 @@ class _Lowering:
 
     def source(self, node: Node) -> None:
         """Place a number, an extent, positions in a whole tensor, or a tile of an argument."""
-        made = self.graph.producers[self.tensor[node.name]] if node.op == "input" else node
+        made = self.graph.producers[self.block.tensors[node.name]] if node.op == "input" else node
         real, roles = node.out.type.dtype.is_real, self.roles
         number = {"iota": Do.ROW_TOKENS, "size": Do.TOKEN_COUNT}.get(made.op)
         if made.op == "input":
@@ -280,7 +216,7 @@ class _Lowering:
             self.literals[node.name] = float(made.value) if real else int(made.value)
         elif made.op == "size" and made.over == roles.depth and real:
             self.literals[node.name] = made.over
-        elif made.op == "iota" and made.over == roles.keys and node.loop_cut is not None:
+        elif made.op == "iota" and made.over == roles.keys and node.loop_cut:
             self.add(Do.KEY_POSITIONS, node)
         elif number and made.over == roles.tokens and node.op != "iota":
             self.add(number, node)
@@ -299,7 +235,7 @@ class _Lowering:
         if not type_.dims or (node.name == self.values and not roles.more):
             return None
         of_queries = {*type_.names} == {roles.sequences, *roles.rows, roles.heads, along} - {""}
-        read = of_queries or (place is Place.KEYS and node.loop_cut is not None)
+        read = of_queries or (place is Place.KEYS and node.name in self.loaded)
         require(read, f"{node.name} {type_} is an input that this plan does not read")
         what = f"{'more ' if more else ''}{'queries' if of_queries else 'keys'}"
         self.tensors[what] = name
@@ -322,44 +258,42 @@ class _Lowering:
         require(lowered, f"{node.name} = {node.op}(..): a peak is only subtracted in this plan")
         self.add(Do.MAP, node, args)
 
-    def contract(self, node: Node) -> None:
-        """Place a product or a sum: over keys, of keys and queries, or along the depth.
+    def join(self, node: Node, s: Joined) -> None:
+        """Place a running maximum, a product or a sum: over keys, or along the depth.
 
         What is summed along the depth is a tile, or a tile times another or a vector.
         """
-        if node.name == self.product.name:
+        if s is self.peak:
+            return self.add(Do.RAISE, node, s.args)
+        if s.name == self.product.name:
             return self.add(Do.PRODUCT, node, (self.values, self.weights))
-        if node.name == self.sum.name:
-            return self.add(Do.SUM, node, node.args)
-        if node.name in self.scores:
-            first = node.name == next(iter(self.scores))
+        if s.name == self.sum.name:
+            return self.add(Do.SUM, node, s.args)
+        if s.name in self.scores:
+            first = s.name == next(iter(self.scores))
             do = Do.SCORES if first else Do.MORE_SCORES
-            return self.add(do, node, self.scores[node.name][:1])
-        args = sorted(node.args, key=lambda a: self.place(a) is Place.DEPTH_VECTOR)
+            return self.add(do, node, self.scores[s.name][:1])
+        sentence = f"{s.name} is a {node.op} along {s.over}, this plan has one of keys"
+        require(s.op != "max", sentence)
+        args = sorted(s.args, key=lambda a: self.place(a) is Place.DEPTH_VECTOR)
         kinds = {self.place(a) for a in args}
         tiles = self.place(args[0]) in (Place.QUERIES, Place.KEYS)
-        planned = node.over == self.roles.depth and tiles and len(kinds - {Place.DEPTH_VECTOR}) == 1
+        planned = s.over == self.roles.depth and tiles and len(kinds - {Place.DEPTH_VECTOR}) == 1
         words = " and ".join(sorted(k.value for k in kinds))
-        require(planned, f"{node.name} sums {node.over} of {words}, which is not planned")
+        require(planned, f"{s.name} sums {s.over} of {words}, which is not planned")
         return self.add(Do.LINE_SUM, node, tuple(args))
 
     def check(self) -> None:
-        """Refuse what no statement alone says: what there is one of, orders, what may be read."""
+        """Refuse what no statement alone says: what there is one of, and what may be read."""
         early = (*self.steps[Phase.BEFORE], *self.steps[Phase.LOOP])
         for do, words in _ONE.items():
-            _require_one([s.out for s in early if s.do is do], words)
+            require_one([s.out for s in early if s.do is do], words)
         tensors = {what: self.graph.values[name] for what, name in self.tensors.items()}
         out = self.graph.values[self.graph.outputs[0]]
         for stored, like in ((tensors["values"], tensors["keys"]), (out, tensors["queries"])):
             alike = stored.type.names == like.type.names
             require(alike, f"{stored.name} {stored.type} is not stored as {like.name} is")
-        order, peak, whole = [s.out for s in early], self.peak.name, self.sum.whole
-        for name in (self.sum.name, self.product.name):
-            later = order.index(name) > order.index(peak)
-            require(later, f"{name} is added before {peak} is raised")
-        for step in self.steps[Phase.AFTER]:
-            raise PlanError(f"{step.out} is computed by each block before they combine")
-        joined = self.steps[Phase.JOINED]
+        joined, whole = self.steps[Phase.JOINED], self.sum.whole
         made = {*(s.out for s in joined), *self.carries, *self.literals}
         for step in joined:
             divides = whole not in step.args or (step.op == "div" and step.args[0] != whole)

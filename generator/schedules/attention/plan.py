@@ -6,6 +6,7 @@ from mirage_kernels.generator.emit.cuda import Entry, recipe_files
 from mirage_kernels.generator.ir import Graph, parts_of, retile
 from mirage_kernels.generator.records.headers import attention_header
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan, require_room
+from mirage_kernels.generator.schedules.attention.check import require_same, split_of
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionRoles, form_name
 from mirage_kernels.generator.schedules.attention.variants import attention_variants, with_dynamic
@@ -32,11 +33,14 @@ def require(subject: Subject) -> None:
 def planned(about: About, graph: Graph) -> KernelRecord:
     """Return the record of an attention kernel with its variants: measured ones where it was tuned.
 
-    Raises PlanError for measured knobs that do not fit any more.
+    Raises PlanError for measured knobs that do not fit any more, PlanError or TileError for a
+    program that does not do what the muGraph does.
     """
     program = attention_program(about.recipe, graph)
     tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape), of_any_type=True)
     chosen = with_dynamic(program, chosen_row_variants(program, target(about.arch), tuned))
+    for split in dict.fromkeys(split_of(v.knobs, program) for v in chosen):
+        require_same(graph, program, split)
     tiled = retile(graph, chosen[0].knobs.tiles(program.roles))
     return KernelRecord(**vars(about), roles=program.roles, variants=chosen, graph=tiled)
 

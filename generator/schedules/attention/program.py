@@ -6,8 +6,9 @@ tiles are split evenly over the blocks of a grid as large as the GPU, and a bloc
 warps. What a block has of one work tile is a work item; the blocks that share a work tile combine
 in the same kernel, each relative to its own maximum (csrc/tile/attention).
 
-Flash decode and attention by wgmma both run it; the writer (`writer.py`) reads nothing else. Which
-dim has which role follows from the graph alone: no recipe is named here.
+`lower.py` makes it of the muGraph's tile program, `interpret.py` runs it. Flash decode and
+attention by wgmma both carry it out, and the writer (`writer.py`) reads nothing else. Which dim has
+which role follows from the tile program alone: no recipe is named here.
 """
 
 from __future__ import annotations
