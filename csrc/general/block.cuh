@@ -28,8 +28,7 @@ __device__ float wide(T value) {
   return static_cast<float>(value);
 }
 
-// e^a, within 2^-21 of it for |a| up to 8; what is stored has 16 bits.
-__device__ inline float exp(float a) { return tile::power_of_two(1.44269504f * a); }
+__device__ inline float exp(float a) { return tile::near_exp(a); }
 
 // -- vectors -----------------------------------------------------------------------------------
 
@@ -86,17 +85,37 @@ __device__ int thread_of() {
   return static_cast<int>(threadIdx.x % kThreads);
 }
 
-constexpr int kUnrolled = 8;  // calls that a thread makes one after the other without a loop
-
-// do_one(i) for i below kCount, dealt to the threads in turn.
-template <int kThreads, int kCount, class Do>
+// do_one(i) for i below kCount, dealt to the threads in turn, kAtOnce of them without a loop.
+template <int kThreads, int kCount, int kAtOnce = 8, class Do>
 __device__ void each(Do do_one) {
   constexpr int kRounds = kCount / kThreads, kRest = kCount % kThreads;
   const int thread = thread_of<kThreads>();
-#pragma unroll kUnrolled
+#pragma unroll kAtOnce
   for (int round = 0; round < kRounds; ++round) do_one(thread + round * kThreads);
   if constexpr (kRest > 0) {
     if (thread < kRest) do_one(thread + kRounds * kThreads);
+  }
+}
+
+// The same in two parts: take(i, taken) for kAtOnce of them, then use(i, taken) for these.
+template <class Taken, int kThreads, int kCount, int kAtOnce, class Take, class Use>
+__device__ void each_taken(Take take, Use use) {
+  constexpr int kRounds = kCount / kThreads, kRest = kCount % kThreads;
+  constexpr int kTogether = kRounds < kAtOnce ? (kRounds > 0 ? kRounds : 1) : kAtOnce;
+  const int thread = thread_of<kThreads>();
+  Taken taken[kTogether];
+  const auto together = [&](auto count, int first) {
+#pragma unroll
+    for (int j = 0; j < count; ++j) take(first + j * kThreads, taken[j]);
+#pragma unroll
+    for (int j = 0; j < count; ++j) use(first + j * kThreads, taken[j]);
+  };
+#pragma unroll 1
+  for (int round = 0; round + kTogether <= kRounds; round += kTogether)
+    together(Int<kTogether>{}, thread + round * kThreads);
+  together(Int<kRounds % kTogether>{}, thread + (kRounds - kRounds % kTogether) * kThreads);
+  if constexpr (kRest > 0) {
+    if (thread < kRest) together(Int<1>{}, thread + kRounds * kThreads);
   }
 }
 
@@ -151,9 +170,10 @@ struct Shares {
 
 // finish(out, value) for every result, where value[i] is the join of what add(out, step, value)
 // joins to it for every step. Neighbouring lanes have neighbouring steps of a result, or with
-// `kTransposed` neighbouring results. Has barriers if the reduction uses scratch.
-template <class Op, int kThreads, int kOuts, int kSteps, int kWidth, bool kTransposed, class Add,
-          class Finish>
+// `kTransposed` neighbouring results; a thread takes kAtOnce steps without a loop. Has barriers if
+// the reduction uses scratch.
+template <class Op, int kThreads, int kOuts, int kSteps, int kWidth, bool kTransposed, int kAtOnce,
+          class Add, class Finish>
 __device__ void reduce(float* scratch, Add add, Finish finish) {
   using S = Shares<kThreads, kOuts, kSteps>;
   constexpr int kGroup = kWarpLanes / S::kLanes;  // results of a warp at a time
@@ -170,7 +190,7 @@ __device__ void reduce(float* scratch, Add add, Finish finish) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) value[i] = Op::kIdentity;
     if (kOuts % kEach == 0 || out < kOuts) {
-#pragma unroll 4
+#pragma unroll kAtOnce
       for (int round = 0; round < kRounds; ++round) add(out, first + round * kStride, value);
       if (kSteps % kStride > first) add(out, first + kRounds * kStride, value);
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
@@ -27,7 +28,7 @@ from mirage_kernels.generator.tiles.program import (
     Store,
     Tile,
 )
-from mirage_kernels.generator.tiles.vectors import WIDTHS, lanes, widest
+from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, lanes, widest
 
 
 class KernelWriter:
@@ -217,6 +218,31 @@ class KernelWriter:
         return self.writer.block(head, "});")
 
     @contextmanager
+    def _taking(
+        self, dims: Sequence[Dim], width: int, value: str, more: Mapping[str, str]
+    ) -> Iterator[Place]:
+        """Open a loop of all threads over vectors that reads some of them before it uses one.
+
+        Reads would wait for the stores before them otherwise: no compiler knows them apart.
+        """
+        w, f = self.writer, self.formulas
+        place = Place({}, dims[-1].name if dims else "", width, f.reads(value))
+        if not place.taken:
+            with self._each(dims, width):
+                yield replace(place, at=f.coordinates(dims, width) | more)
+            return
+        arrays = ", ".join(f"{x}_v[{f.count(x, place)}]" for x in place.taken)
+        with w.block("{"):
+            w.line(f"struct Taken {{ float {arrays}; }};")
+            vector = sum(f.count(x, place) for x in place.taken) * self.storage.bytes
+            counts = f"{prod(d.size for d in dims) // width}, {at_once(vector)}"
+            head = f"each_taken<Taken, {self.program.threads}, {counts}>([&]"
+            with w.block(f"{head}([[maybe_unused]] int i, Taken& taken) {{", "},"):
+                f.take(place.taken, replace(place, at=f.coordinates(dims, width) | more))
+            with w.block("[&]([[maybe_unused]] int i, const Taken& taken) {", "});"):
+                yield replace(place, at=f.coordinates(dims, width) | more)
+
+    @contextmanager
     def _vectors(self, tile: Tile, *values: str) -> Iterator[Place]:
         """Open a loop of all threads over a tile and yield the place of a vector."""
         width = 1
@@ -266,7 +292,9 @@ class KernelWriter:
         sums, steps = (width, 1) if across else (1, width)
         op = "Max" if s.op == "max" else "Sum"
         counts = f"{prod(d.size for d in outs) // sums}, {over.size // steps}, {sums}"
-        kinds = f"{op}, {self.program.threads}, {counts}, {'true' if across else 'false'}"
+        read = [x for v in values for x in f.reads(v)] or values
+        rounds = at_once(width * self.storage.bytes * len(read))
+        kinds = f"{op}, {self.program.threads}, {counts}, {str(across).lower()}, {rounds}"
         taken = f"[&]([[maybe_unused]] int i, int j, float (&joined)[{sums}])"
         with w.block(f"reduce<{kinds}>(scratch, {taken} {{", "},"):
             at = f.coordinates(outs, sums)
@@ -378,9 +406,7 @@ class KernelWriter:
         beside = dims[-1].size if dims and type_.names[-1] == dims[-1].name else 1
         most = min(VECTOR_BYTES // type_.dtype.bytes, widest(p, [s.output]))
         width = next(x for x in WIDTHS if x <= most and beside % x == 0)
-        with self._each(dims, width):
-            at = f.coordinates(dims, width) | parts
-            place = Place(at, dims[-1].name if dims else "", width)
+        with self._taking(dims, width, s.value, parts) as place:
             (made,) = f.write([s.value], place)
             aligned = f.in_tensor(s.output, place, "auto* to")
             w.line(f"write_within<{width}, {aligned}>(to, stride, left, {made});")

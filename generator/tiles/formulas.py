@@ -14,6 +14,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
+from mirage_kernels.generator.tiles.vectors import widest
 
 CTYPES = {**TYPES, DType.INT32: "int", DType.BOOL: "bool"}
 _ON_NUMBERS = {  # truth values are 1 and 0
@@ -33,11 +34,15 @@ def constant(value: float) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where formulas are computed: local coordinates by dim; dim and width of the vector."""
+    """Where formulas are computed: local coordinates by dim; dim and width of the vector.
+
+    What was read before is among what the thread has `taken`.
+    """
 
     at: Mapping[str, str]
     vector: str = ""
     width: int = 1
+    taken: Sequence[str] = ()
 
 
 class Formulas:
@@ -148,7 +153,7 @@ class Formulas:
 
         Returns whether its elements may lie side by side, as a template argument.
         """
-        w, type_ = self.writer, self.program.type(value)
+        w, p, type_ = self.writer, self.program, self.program.type(value)
         tensor = f"args.{self.tensor(value)}"
         if not type_.names:
             w.write("const int64_t stride = 1;", f"{pointer} = {tensor};", "const int left = 1;")
@@ -163,7 +168,7 @@ class Formulas:
         moves = {d: [t for t in places[d] if t != "0"] for d in places}
         parts = (f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m)
         offset = " + ".join(parts) or "0"
-        packed = self.program.packed_strides(value)
+        packed = p.packed_strides(value)
         if packed:
             near = " + ".join(f"({t}) * {packed[d]}" for d in places for t in places[d])
             offset = f"(kAligned ? {near} : {offset})"
@@ -175,16 +180,33 @@ class Formulas:
         left = str(place.width)
         if vector in uneven:
             left = f"{self.limit(value, vector)} - ({' + '.join(places[vector])})"
-        if value in self.program.optional:
+        if value in p.optional:
             inside.insert(0, f"{tensor} != nullptr")
         w.line(
             f"const int left = {' && '.join(inside)} ? {left} : 0;"
             if inside
             else f"const int left = {left};"
         )
-        return (
-            "kAligned" if vector == last and self.is_wide(value, vector, place.width) else "false"
-        )
+        wide = self.is_wide(value, vector, place.width) and place.width <= widest(p, [value])
+        return "kAligned" if vector == last and wide else "false"
+
+    def reads(self, value: str) -> list[str]:
+        """Return the tensors in device memory that a formula reads in place."""
+        p = self.program
+        at_hand = {*p.tiles, *p.iotas}
+        return [x for x in p.leaves(value) if x in p.tensors and x not in at_hand and p.type(x).dims]
+
+    def take(self, names: Sequence[str], place: Place) -> None:
+        """Write what reads vectors of tensors into `taken`."""
+        for name in names:
+            with self.writer.block("{"):
+                beside = self.in_tensor(name, place, "const auto* from")
+                kinds = f"{self.count(name, place)}, {beside}"
+                self.writer.line(f"read_within<{kinds}>(from, stride, left, taken.{name}_v);")
+
+    def count(self, name: str, place: Place) -> int:
+        """Return how many elements of a value a vector has."""
+        return place.width if place.vector in self.program.type(name).names else 1
 
     # -- formulas ----------------------------------------------------------------------------------
 
@@ -257,8 +279,9 @@ class Formulas:
             return f"float({self.globally(name, dim, place.at[dim])}{more})"
         if not type_.dims:
             return f"{name}[0]" if name in p.tiles else f"float(args.{name})"
-        varies = place.vector in type_.names
-        count = place.width if varies else 1
+        varies, count = place.vector in type_.names, self.count(name, place)
+        if name in place.taken:
+            return f"taken.{name}_v[{'e' if varies else 0}]"
         w.line(f"float {name}_v[{count}];")
         if name in p.tiles:
             self._from_tile(name, place, count)

@@ -247,7 +247,7 @@ class _Lowering:
         for node in self.body.inputs:
             if not node.out.type.dims or self.is_position(node.name) or node.name in self.tiles:
                 continue
-            if node.loop_cut or self.reads(node.name) > 1:
+            if node.loop_cut or len(self.readers(node.name)) > 1:
                 self.tile(node.name)
 
     def is_position(self, name: str) -> bool:
@@ -258,12 +258,12 @@ class _Lowering:
         """Return the kernel graph's node that makes the tensor of an input."""
         return self.graph.producers[self.tensors[name]]
 
-    def reads(self, name: str) -> int:
-        """Count the reductions and stores that a value goes into through formulas."""
-        found = 0
+    def readers(self, name: str) -> set[str]:
+        """Return the reductions and stores that a value goes into through formulas."""
+        found = set[str]()
         for user in self.body.users(name):
             elementwise = OPS[user.op].kind is Kind.ELEMENTWISE and user.name not in self.tiles
-            found += self.reads(user.name) if elementwise else 1
+            found |= self.readers(user.name) if elementwise else {user.name}
         return found
 
     # -- statements ------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.lower import DEAR, block_programs
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram
+from mirage_kernels.generator.tiles.vectors import at_once, widest
 
 BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
 FEWEST = 2  # a bucket more where no product rounds the counted dim up
@@ -55,7 +56,7 @@ BLOCK_US, BARRIER_US = 2.0, 0.3  # start and end of a block; what is between bar
 CLUSTERED = 0.9  # of the multiprocessors where clusters find room for all of their blocks
 PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
 ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
-COPY, PRODUCT = 14, 3  # instructions of a 16-byte copy, of an mma.sync
+COPY, READ, PRODUCT = 14, 6, 3  # instructions of a copied vector, of one that is read, of an mma.sync
 MULTIPLY_ADD = 6  # where threads do it
 OPERATION = 2  # of an elementwise one; reading, converting and computing again are counted in
 SHARPNESS = 3  # how little times that overlap add to the longest of them
@@ -188,14 +189,15 @@ def _kernel(
     places = on.multiprocessors * (CLUSTERED if made.statements[Phase.JOINED] else 1.0)
     together = min(resident, ceil(work.blocks / places))
     rounds = ceil(work.blocks / (places * together))
-    steps, ahead = work.steps, max(1, made.stages - 1) if work.steps > 1 else 1
-    loaded = together * fetched / steps
-    copying = loaded / min(COPIED_PER_US, max(1.0, loaded * ahead) / LATENCY_US)
+    steps, loaded = work.steps, together * fetched / work.steps
+    reads = _Reads.of(made, steps)
+    under_way = max(1.0, together * reads.under_way * fetched / max(1.0, work.loaded))
+    copying = loaded / min(COPIED_PER_US, under_way / LATENCY_US)
     products, operations = together * work.flops / steps, together * work.operations / steps
     if not made.fragments:  # threads multiply
         products, operations = 0.0, operations + MULTIPLY_ADD * products / 2
     computing = products * on.multiprocessors / on.tensor_flops_per_us / PRODUCTS
-    issued = COPY * loaded / VECTOR_BYTES / WARP + PRODUCT * products / MMA_FLOPS
+    issued = together * reads.issued / WARP + PRODUCT * products / MMA_FLOPS
     issued += operations / WARP
     warps = together * made.threads // WARP
     issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
@@ -203,6 +205,33 @@ def _kernel(
     step = max(BARRIER_US * barriers, copying, computing, issuing)
     times = (memory, cache, rounds * (BLOCK_US + steps * step))
     return on.launch_us + float(sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS))
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """How a block gets its inputs: bytes under way at once, instructions of a step."""
+
+    under_way: float
+    issued: float
+
+    @staticmethod
+    def of(made: BlockProgram, steps: int) -> _Reads:
+        """Return the reads of a block. Copies wait for nothing, threads for what they read."""
+        ahead = max(1, made.stages - 1) if steps > 1 else 1
+        under_way = issued = 0.0
+        for node in made.body.inputs:
+            type_ = node.out.type
+            if not type_.dims or node.name in made.iotas:
+                continue
+            vector = min(VECTOR_BYTES, widest(made, [node.name]) * type_.dtype.bytes)
+            size = prod(d.size for d in type_.dims) * type_.dtype.bytes
+            copied = node.name in made.tiles
+            issued += (COPY if copied else READ) * size / vector / (1 if node.loop_cut else steps)
+            if copied and vector == VECTOR_BYTES:
+                under_way += size * (ahead if node.loop_cut else 1)
+            else:
+                under_way += min(size, made.threads * at_once(vector) * vector)
+        return _Reads(under_way, issued)
 
 
 def _fetched(made: BlockProgram) -> float:
@@ -215,7 +244,9 @@ def _fetched(made: BlockProgram) -> float:
         size = prod(d.size for d in type_.dims) * type_.dtype.bytes
         last = type_.dims[-1]
         run = last.size * type_.dtype.bytes if last.size < made.extents[last.name].size else inf
-        wanted, fetched = wanted + size, fetched + size * max(1.0, LINE_BYTES / run)
+        whole = widest(made, [node.name]) > 1
+        lines = max(1.0, LINE_BYTES / run) if whole else 1.0 + LINE_BYTES / run
+        wanted, fetched = wanted + size, fetched + size * lines
     return fetched / wanted
 
 
