@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from math import prod
@@ -28,7 +28,8 @@ from mirage_kernels.generator.tiles.program import (
     Store,
     Tile,
 )
-from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, lanes, widest
+from mirage_kernels.generator.tiles.reductions import write_reduction
+from mirage_kernels.generator.tiles.vectors import WIDTHS, widest
 
 
 class KernelWriter:
@@ -192,7 +193,7 @@ class KernelWriter:
         write: dict[type[Statement], Callable[..., None]] = {
             Load: self._load,
             Fill: self._fill,
-            Reduce: self._reduce,
+            Reduce: lambda s: write_reduction(self.formulas, s),
             Add: self._add,
             Clear: self._clear,
             Scale: self._scale,
@@ -219,7 +220,7 @@ class KernelWriter:
 
     @contextmanager
     def _taking(
-        self, dims: Sequence[Dim], width: int, value: str, more: Mapping[str, str]
+        self, dims: Sequence[Dim], width: int, value: str, more: dict[str, str]
     ) -> Iterator[Place]:
         """Open a loop of all threads over vectors that reads some of them before it uses one.
 
@@ -231,14 +232,11 @@ class KernelWriter:
             with self._each(dims, width):
                 yield replace(place, at=f.coordinates(dims, width) | more)
             return
-        arrays = ", ".join(f"{x}_v[{f.count(x, place)}]" for x in place.taken)
-        with w.block("{"):
-            w.line(f"struct Taken {{ float {arrays}; }};")
-            vector = sum(f.count(x, place) for x in place.taken) * self.storage.bytes
-            counts = f"{prod(d.size for d in dims) // width}, {at_once(vector)}"
-            head = f"each_taken<Taken, {self.program.threads}, {counts}>([&]"
+        with f.taking(place) as taken:
+            counts = f"{prod(d.size for d in dims) // width}, {f.at_once(place)}"
+            head = f"each_taken<{taken}, {self.program.threads}, {counts}>([&]"
             with w.block(f"{head}([[maybe_unused]] int i, Taken& taken) {{", "},"):
-                f.take(place.taken, replace(place, at=f.coordinates(dims, width) | more))
+                f.take(replace(place, at=f.coordinates(dims, width) | more))
             with w.block("[&]([[maybe_unused]] int i, const Taken& taken) {", "});"):
                 yield replace(place, at=f.coordinates(dims, width) | more)
 
@@ -281,56 +279,6 @@ class KernelWriter:
         with w.block(f"each<{p.threads}, {p.tiles[s.target].elements}>([&](int i) {{", "});"):
             w.line(f"{s.target}[i] = {constant(s.value)};")
         return None
-
-    def _reduce(self, s: Reduce) -> None:
-        """Write a reduction: lanes along the dim where operands are contiguous along it."""
-        w, f, tile = self.writer, self.formulas, self.program.tiles[s.tile]
-        values = [s.value, *([s.other] if s.other else [])]
-        over = next(d for v in values for d in f.dims_of(v) if d.name == s.over)
-        outs, vector, width = lanes(self.program, s, values, over)
-        across = vector != s.over  # neighbouring lanes have neighbouring results
-        sums, steps = (width, 1) if across else (1, width)
-        op = "Max" if s.op == "max" else "Sum"
-        counts = f"{prod(d.size for d in outs) // sums}, {over.size // steps}, {sums}"
-        read = [x for v in values for x in f.reads(v)] or values
-        rounds = at_once(width * self.storage.bytes * len(read))
-        kinds = f"{op}, {self.program.threads}, {counts}, {str(across).lower()}, {rounds}"
-        taken = f"[&]([[maybe_unused]] int i, int j, float (&joined)[{sums}])"
-        with w.block(f"reduce<{kinds}>(scratch, {taken} {{", "},"):
-            at = f.coordinates(outs, sums)
-            w.line(f"[[maybe_unused]] const int {s.over}_at = j * {steps};")
-            place = Place({**at, s.over: f"{s.over}_at"}, vector, width)
-            made = f.write(values, place)
-            with w.block(f"for (int e = 0; e < {width}; ++e) {{"):
-                first = next(v for v in values if s.over in self.program.type(v).names)
-                if f.is_uneven(first, s.over):
-                    w.line(f"if (!({f.inside(first, [s.over], place)})) continue;")
-                to = f"joined[{'e' if across else 0}]"
-                w.line(f"{to} = {op}::join({to}, {' * '.join(f'{m}[e]' for m in made)});")
-        taken = f"[&]([[maybe_unused]] int i, const float (&joined)[{sums}])"
-        with w.block(f"{taken} {{", "});"):
-            at = f.coordinates(outs, sums)
-            with w.block(f"for (int e = 0; e < {sums}; ++e) {{"):
-                if across and vector:
-                    at[vector] = f"({at[vector]} + e)"
-                w.line(f"float& to = {s.tile}[{f.in_tile(tile, at)}];")
-                factor = self.program.tiles.get(s.rescale or s.factor)
-                self._finish(s, f"[{f.in_tile(factor, at)}]" if factor else "")
-
-    def _finish(self, s: Reduce, at: str) -> None:
-        """Write what becomes of a result; `at`: where its factor lies."""
-        w = self.writer
-        if not s.carried:
-            return w.line("to = joined[e];")
-        if s.op == "max" and not s.rescale:
-            return w.line("to = Max::join(to, joined[e]);")
-        if s.op == "max":
-            w.line("[[maybe_unused]] const float before = to;")
-            w.line("to = fmaxf(before, joined[e]);")
-            if s.rescale:
-                w.line(f"{s.rescale}{at} = to == -INFINITY ? 1.0f : general::exp(before - to);")
-            return None
-        return w.line(f"to = to * {s.factor}{at} + joined[e];" if s.factor else "to += joined[e];")
 
     def _add(self, s: Add) -> None:
         w, f, tile = self.writer, self.formulas, self.program.tiles[s.tile]

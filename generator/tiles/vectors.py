@@ -8,7 +8,8 @@ from mirage_kernels.generator.ir import Dim, TensorType
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Reduce
 
 WIDTHS = (8, 4, 2, 1)  # elements of a vector
-LEAST_AT_ONCE, MOST_AT_ONCE = 4, 16  # vectors that a thread reads one after the other
+SHARED_AT_ONCE = 4  # what a thread computes of tiles alone, without a loop
+BYTES_AT_ONCE, MOST_AT_ONCE = 64, 16  # that a thread reads of a tensor, one after the other
 
 
 def lanes(
@@ -40,8 +41,11 @@ def widest(program: BlockProgram, values: Sequence[str]) -> int:
 
 
 def at_once(vector: int) -> int:
-    """Return how many vectors of so many bytes a thread reads before it waits for the first."""
-    return max(1, min(MOST_AT_ONCE, LEAST_AT_ONCE * VECTOR_BYTES // vector))
+    """Return how often a thread reads so many bytes of memory before it waits for the first."""
+    if not vector:
+        return SHARED_AT_ONCE
+    wanted = BYTES_AT_ONCE if vector <= VECTOR_BYTES else 2 * BYTES_AT_ONCE
+    return max(1, min(MOST_AT_ONCE, wanted // vector))
 
 
 def has_uneven_rows(tensor: TensorType) -> bool:

@@ -28,7 +28,7 @@ from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.lower import DEAR, block_programs
-from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram, Reduce
 from mirage_kernels.generator.tiles.vectors import at_once, widest
 
 BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
@@ -47,16 +47,17 @@ PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512, LONG)  # over 8: another kernel add
 MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
 THREADS_EACH, BLOCKS_EACH = 2048, 32  # of a multiprocessor: CUDA programming guide, appendix
+PAGE_BYTES = 1024  # of a row of memory that is open, as seen by one multiprocessor: a lead
 LINE_BYTES = 64  # two sectors of the L2 cache, which memory gives together
 SHARED_EACH = 1024  # bytes that a block takes beside its own, as the guide says
 # Leads, fitted to sweeps of a gated MLP, attention and norms on an H200.
-LATENCY_US = 1.2  # from a copy's start to its end under load
+LATENCY_US = 1.6  # from a copy's start to its end under load
 COPIED_PER_US = 6.0e4  # bytes that one multiprocessor takes at most
-BLOCK_US, BARRIER_US = 2.0, 0.3  # start and end of a block; what is between barriers of a step
+BLOCK_US, BARRIER_US = 2.0, 0.1  # start and end of a block; a barrier of a step
 CLUSTERED = 0.9  # of the multiprocessors where clusters find room for all of their blocks
 PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
-ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
-COPY, READ, PRODUCT = 14, 6, 3  # instructions of a copied vector, of one that is read, of an mma.sync
+ISSUED_PER_US, OF_A_WARP = 4400.0, 500.0  # warp instructions of a multiprocessor and of one warp
+COPY, READ, PRODUCT = 14, 6, 3  # instructions: of a copied vector, of one read, of an mma.sync
 MULTIPLY_ADD = 6  # where threads do it
 OPERATION = 2  # of an elementwise one; reading, converting and computing again are counted in
 SHARPNESS = 3  # how little times that overlap add to the longest of them
@@ -182,7 +183,7 @@ def _kernel(
     resident = _resident(made, on)
     if not resident:
         return inf
-    memory = moved_bytes(graph, node, sizes) / on.memory_bytes_per_us
+    memory = moved_bytes(graph, node, sizes) / on.memory_bytes_per_us * _reopened(made)
     fetched = work.loaded * _fetched(made)
     cache = work.blocks * fetched / on.l2_bytes_per_us
     # Of the busiest multiprocessor: blocks at once, and how often.
@@ -202,7 +203,7 @@ def _kernel(
     warps = together * made.threads // WARP
     issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
     barriers = sum(isinstance(s, Barrier) for s in made.statements[Phase.LOOP])
-    step = max(BARRIER_US * barriers, copying, computing, issuing)
+    step = max(copying, computing, issuing) + BARRIER_US * barriers
     times = (memory, cache, rounds * (BLOCK_US + steps * step))
     return on.launch_us + float(sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS))
 
@@ -248,6 +249,21 @@ def _fetched(made: BlockProgram) -> float:
         lines = max(1.0, LINE_BYTES / run) if whole else 1.0 + LINE_BYTES / run
         wanted, fetched = wanted + size, fetched + size * lines
     return fetched / wanted
+
+
+def _reopened(made: BlockProgram) -> float:
+    """Return how often memory opens a page again, where threads pass a wide tile in columns."""
+    most = 1.0
+    for s in (s for said in made.statements.values() for s in said if isinstance(s, Reduce)):
+        for name in (x for v in (s.value, s.other) if v for x in made.leaves(v)):
+            type_ = made.type(name)
+            if name in made.tiles or name not in made.tensors or not type_.dims:
+                continue
+            tile = type_.dims[-1].size * type_.dtype.bytes
+            passed = made.threads * min(VECTOR_BYTES, widest(made, [name]) * type_.dtype.bytes)
+            if s.over != type_.names[-1]:
+                most = max(most, min(tile, PAGE_BYTES) / passed)
+    return most
 
 
 def _resident(made: BlockProgram, on: Target) -> int:
