@@ -28,8 +28,7 @@ __device__ float wide(T value) {
   return static_cast<float>(value);
 }
 
-// e^a, within 2^-21 of it for |a| up to 8; what is stored has 16 bits.
-__device__ inline float exp(float a) { return tile::power_of_two(1.44269504f * a); }
+__device__ inline float exp(float a) { return tile::near_exp(a); }
 
 // -- vectors -----------------------------------------------------------------------------------
 
@@ -40,10 +39,15 @@ struct alignas(sizeof(T) * kWidth <= 16 ? sizeof(T) * kWidth : 16) Vector {
 };
 
 template <int kWidth, class T>
+__device__ void widened(Vector<T, kWidth> from, float (&to)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) to[i] = wide(from.of[i]);
+}
+
+template <int kWidth, class T>
 __device__ void read(const T* from, float (&to)[kWidth]) {
   const auto loaded = *reinterpret_cast<const Vector<T, kWidth>*>(from);
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) to[i] = wide(loaded.of[i]);
+  widened(loaded, to);
 }
 
 template <int kWidth, class T>
@@ -57,17 +61,61 @@ __device__ void write(T* to, const float (&from)[kWidth]) {
 // How far an index, 0 or more, is along a dim: strides of aligned tensors are ints.
 template <bool kAligned>
 __device__ int64_t along(int index, int64_t stride) {
-  const auto short_way = uint64_t(static_cast<unsigned>(index)) * static_cast<unsigned>(stride);
-  return kAligned ? static_cast<int64_t>(short_way) : index * stride;
+  return kAligned ? int64_t(index) * static_cast<int>(stride) : index * stride;
+}
+
+// A vector of a tensor in device memory, zeros where it is not wanted. The compiler keeps such reads
+// in front of what uses them, so that they are under way at once.
+template <int kWidth, class T>
+__device__ Vector<T, kWidth> read_if(const T* from, bool wanted) {
+  constexpr int kBytes = sizeof(T) * kWidth, kWords = kBytes < 4 ? 1 : kBytes / 4;
+  union {
+    uint16_t half;
+    uint32_t words[kWords];
+    Vector<T, kWidth> vector;
+  } made;
+  const int take = wanted;
+  if constexpr (kBytes == 2) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.u16 %0, 0; @p ld.global.u16 %0, [%1]; }"
+        : "=h"(made.half)
+        : "l"(from), "r"(take));
+  } else if constexpr (kBytes == 4) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.u32 %0, 0; @p ld.global.u32 %0, [%1]; }"
+        : "=r"(made.words[0])
+        : "l"(from), "r"(take));
+  } else if constexpr (kBytes == 8) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+        " @p ld.global.v2.u32 {%0, %1}, [%2]; }"
+        : "=r"(made.words[0]), "=r"(made.words[1])
+        : "l"(from), "r"(take));
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWords; i += 4)
+      asm volatile(
+          "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0;"
+          " mov.u32 %3, 0; @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+          : "=r"(made.words[i]), "=r"(made.words[i + 1]), "=r"(made.words[i + 2]),
+            "=r"(made.words[i + 3])
+          : "l"(reinterpret_cast<const uint32_t*>(from) + i), "r"(take));
+  }
+  return made.vector;
 }
 
 // The elements of a tensor in device memory that lie within its extents, the others zeros.
 // `left` says how many from the first one on are within.
 template <int kWidth, bool kAligned, class T>
-__device__ void read_within(const T* from, int64_t stride, int64_t left, float (&to)[kWidth]) {
-  if (kAligned && stride == 1 && left >= kWidth) return read(from, to);
+__device__ Vector<T, kWidth> read_within(const T* from, int64_t stride, int64_t left) {
+  Vector<T, kWidth> made;
+  if constexpr (kAligned) {
+    made = read_if<kWidth>(from, left >= kWidth);
+    if (left <= 0 || left >= kWidth) return made;
+  }
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) to[i] = i < left ? wide(from[i * stride]) : 0.0f;
+  for (int i = 0; i < kWidth; ++i) made.of[i] = read_if<1>(from + i * stride, i < left).of[0];
+  return made;
 }
 
 template <int kWidth, bool kAligned, class T>
@@ -86,19 +134,41 @@ __device__ int thread_of() {
   return static_cast<int>(threadIdx.x % kThreads);
 }
 
-constexpr int kUnrolled = 8;  // calls that a thread makes one after the other without a loop
-
-// do_one(i) for i below kCount, dealt to the threads in turn.
-template <int kThreads, int kCount, class Do>
+// do_one(i) for i below kCount, dealt to the threads in turn, kAtOnce of them without a loop.
+template <int kThreads, int kCount, int kAtOnce = 8, class Do>
 __device__ void each(Do do_one) {
   constexpr int kRounds = kCount / kThreads, kRest = kCount % kThreads;
   const int thread = thread_of<kThreads>();
-#pragma unroll kUnrolled
+#pragma unroll kAtOnce
   for (int round = 0; round < kRounds; ++round) do_one(thread + round * kThreads);
   if constexpr (kRest > 0) {
     if (thread < kRest) do_one(thread + kRounds * kThreads);
   }
 }
+
+// The same in two parts: take(i, taken) for kAtOnce of them, then use(i, taken) for these.
+template <class Taken, int kThreads, int kCount, int kAtOnce, class Take, class Use>
+__device__ void each_taken(Take take, Use use) {
+  constexpr int kRounds = kCount / kThreads, kRest = kCount % kThreads;
+  constexpr int kTogether = kRounds < kAtOnce ? (kRounds > 0 ? kRounds : 1) : kAtOnce;
+  const int thread = thread_of<kThreads>();
+  Taken taken[kTogether];
+  const auto together = [&](auto count, int first) {
+#pragma unroll
+    for (int j = 0; j < count; ++j) take(first + j * kThreads, taken[j]);
+#pragma unroll
+    for (int j = 0; j < count; ++j) use(first + j * kThreads, taken[j]);
+  };
+#pragma unroll 1
+  for (int round = 0; round + kTogether <= kRounds; round += kTogether)
+    together(Int<kTogether>{}, thread + round * kThreads);
+  together(Int<kRounds % kTogether>{}, thread + (kRounds - kRounds % kTogether) * kThreads);
+  if constexpr (kRest > 0) {
+    if (thread < kRest) together(Int<1>{}, thread + kRounds * kThreads);
+  }
+}
+
+struct Nothing {};  // taken
 
 // 16 bytes to shared memory, without waiting: zeros where they are not wanted.
 __device__ inline void copy_16_bytes(void* to, const void* from, bool wanted) {
@@ -110,7 +180,7 @@ __device__ inline void copy_16_bytes(void* to, const void* from, bool wanted) {
 template <int kWidth, bool kAligned, class T>
 __device__ void load_elements(T* to, const T* from, int64_t stride, int left) {
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) to[i] = i < left ? from[i * stride] : T(0.0f);
+  for (int i = 0; i < kWidth; ++i) to[i] = read_if<1>(from + i * stride, i < left).of[0];
 }
 template <int kWidth, bool kAligned, class T>
 __device__ void load_vector(T* to, const T* from, int64_t stride, int left) {
@@ -149,12 +219,13 @@ struct Shares {
   static constexpr int kScratch = kWarps > 1 ? kAll : 0;  // floats per element of a vector
 };
 
-// finish(out, value) for every result, where value[i] is the join of what add(out, step, value)
-// joins to it for every step. Neighbouring lanes have neighbouring steps of a result, or with
+// finish(out, value) for every result, where value[i] is the join of what add(out, step, taken,
+// value) joins to it for every step. A thread calls take(out, step, taken) for kAtOnce steps before
+// it adds the first of these. Neighbouring lanes have neighbouring steps of a result, or with
 // `kTransposed` neighbouring results. Has barriers if the reduction uses scratch.
-template <class Op, int kThreads, int kOuts, int kSteps, int kWidth, bool kTransposed, class Add,
-          class Finish>
-__device__ void reduce(float* scratch, Add add, Finish finish) {
+template <class Taken, class Op, int kThreads, int kOuts, int kSteps, int kWidth, bool kTransposed,
+          int kAtOnce, class Take, class Add, class Finish>
+__device__ void reduce(float* scratch, Take take, Add add, Finish finish) {
   using S = Shares<kThreads, kOuts, kSteps>;
   constexpr int kGroup = kWarpLanes / S::kLanes;  // results of a warp at a time
   const int warp = thread_of<kThreads>() / kWarpLanes, lane = thread_of<kWarpLanes>();
@@ -163,16 +234,27 @@ __device__ void reduce(float* scratch, Add add, Finish finish) {
   const int first = (kTransposed ? lane / kGroup : lane % S::kLanes) + part * S::kLanes;
   constexpr int kEach = kThreads / kWarpLanes / S::kWarps * kGroup;  // results at a time
   constexpr int kStride = S::kLanes * S::kWarps, kRounds = kSteps / kStride;
+  constexpr int kTogether = kRounds < kAtOnce ? (kRounds > 0 ? kRounds : 1) : kAtOnce;
+  Taken taken[kTogether];
 #pragma unroll 2
   for (int base = 0; base < kOuts; base += kEach) {
     const int out = base + warp / S::kWarps * kGroup + mine;
     float value[kWidth];
+    const auto together = [&](auto count, int step) {
+#pragma unroll
+      for (int j = 0; j < count; ++j) take(out, step + j * kStride, taken[j]);
+#pragma unroll
+      for (int j = 0; j < count; ++j) add(out, step + j * kStride, taken[j], value);
+    };
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) value[i] = Op::kIdentity;
     if (kOuts % kEach == 0 || out < kOuts) {
-#pragma unroll 4
-      for (int round = 0; round < kRounds; ++round) add(out, first + round * kStride, value);
-      if (kSteps % kStride > first) add(out, first + kRounds * kStride, value);
+#pragma unroll 1
+      for (int round = 0; round + kTogether <= kRounds; round += kTogether)
+        together(Int<kTogether>{}, first + round * kStride);
+      constexpr int kRest = kRounds % kTogether;
+      together(Int<kRest>{}, first + (kRounds - kRest) * kStride);
+      if (kSteps % kStride > first) together(Int<1>{}, first + kRounds * kStride);
     }
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)

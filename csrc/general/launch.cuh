@@ -14,9 +14,9 @@ inline int64_t rounded(int64_t bytes) {
   return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
 }
 
-// A tensor in device memory. It is aligned if its rows begin at multiples of 16 bytes and have
-// their elements side by side, and rows lie side by side too where it is `packed`; or if it is left
-// out. Strides of aligned tensors are ints.
+// A tensor in device memory. It is aligned if its rows have their elements side by side and begin at
+// multiples of 16 bytes, unless each is known to have an uneven number of them, and rows lie side by
+// side too where it is `packed`; or if it is left out. Strides of aligned tensors are ints.
 struct Tensor {
   static constexpr int kMostDims = 8;
   void* at;
@@ -25,7 +25,7 @@ struct Tensor {
   bool aligned;
 };
 
-inline Tensor tensor(void* at, const int64_t* strides, int bytes, bool packed,
+inline Tensor tensor(void* at, const int64_t* strides, int bytes, bool packed, bool uneven,
                      std::initializer_list<int64_t> extents) {
   Tensor made{at, static_cast<int>(extents.size()), {}, reinterpret_cast<uintptr_t>(at) % 16 == 0};
   int64_t beside = 1;
@@ -33,7 +33,7 @@ inline Tensor tensor(void* at, const int64_t* strides, int bytes, bool packed,
     made.strides[i] = strides[i];
     const bool last = i + 1 == made.dims, single = extents.begin()[i] == 1;
     made.aligned &= single || (last || packed ? strides[i] == beside : true);
-    made.aligned &= single || last || strides[i] * bytes % 16 == 0;
+    made.aligned &= single || last || uneven || strides[i] * bytes % 16 == 0;
     made.aligned &= single || (strides[i] >= 0 && strides[i] <= INT32_MAX);
     beside *= extents.begin()[i];
   }
@@ -45,8 +45,8 @@ inline Tensor tensor(void* at, const int64_t* strides, int bytes, bool packed,
 class Tensors {
  public:
   Tensors(void* const* tensors, const int64_t* strides) : tensors_(tensors), strides_(strides) {}
-  Tensor next(int bytes, bool packed, std::initializer_list<int64_t> extents) {
-    const Tensor made = tensor(*tensors_++, strides_, bytes, packed, extents);
+  Tensor next(int bytes, bool packed, bool uneven, std::initializer_list<int64_t> extents) {
+    const Tensor made = tensor(*tensors_++, strides_, bytes, packed, uneven, extents);
     strides_ += made.dims;
     return made;
   }
@@ -57,14 +57,14 @@ class Tensors {
 };
 
 // The next tensor of the workspace, its elements side by side.
-inline Tensor in_workspace(char*& workspace, int bytes, bool packed,
+inline Tensor in_workspace(char*& workspace, int bytes, bool packed, bool uneven,
                            std::initializer_list<int64_t> extents) {
   int64_t strides[Tensor::kMostDims], count = 1;
   for (int i = static_cast<int>(extents.size()) - 1; i >= 0; --i) {
     strides[i] = count;
     count *= extents.begin()[i];
   }
-  const Tensor made = tensor(workspace, strides, bytes, packed, extents);
+  const Tensor made = tensor(workspace, strides, bytes, packed, uneven, extents);
   workspace += rounded(count * bytes);
   return made;
 }

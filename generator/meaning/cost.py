@@ -36,16 +36,26 @@ class Work:
         return prod(n for _, n in self.extents)
 
 
-def cost_reading(sizes: Mapping[str, int]) -> Reading[Work]:
-    """Return the reading into work, at the given extents of whole tensors."""
+def multiply_adds(op: str) -> float:
+    """Return what an operation of an op counts."""
+    dear = OPS[op].kind is Kind.ELEMENTWISE and op not in CHEAP
+    return FUNCTION if dear else 1
+
+
+def cost_reading(
+    sizes: Mapping[str, int], weight: Callable[[str], float] = multiply_adds
+) -> Reading[Work]:
+    """Return the reading into work, at the given extents of whole tensors.
+
+    `weight` says what an operation of an op counts.
+    """
 
     def whole(node: Node, args: Sequence[Work]) -> list[Work]:
         return [Work(tuple((d, sizes[d]) for d in v.type.names)) for v in node.outs]
 
     def elementwise(node: Node, args: Sequence[Work]) -> list[Work]:
         made = Work(tuple({d: n for a in args for d, n in a.extents}.items()))
-        each = 1 if node.op in CHEAP else FUNCTION
-        return [replace(made, operations=each * made.elements)]
+        return [replace(made, operations=weight(node.op) * made.elements)]
 
     def reduced(node: Node, args: Sequence[Work]) -> list[Work]:
         extents = {d: n for a in args for d, n in a.extents}
@@ -53,19 +63,20 @@ def cost_reading(sizes: Mapping[str, int]) -> Reading[Work]:
         extents.pop(node.over, None)
         made = Work(tuple(extents.items()))
         if node.op != "contract":
-            return [replace(made, operations=products)]
+            return [replace(made, operations=weight(node.op) * products)]
         kept = [{d for d, _ in a.extents} - {node.over} for a in args]
         if kept[0] == kept[1]:  # rows times the same rows: nothing for a matrix unit
-            return [replace(made, operations=2 * products)]
+            return [replace(made, operations=2 * weight(node.op) * products)]
         return [replace(made, flops=2 * products)]
 
     def same(node: Node, args: Sequence[Work]) -> list[Work]:
-        each = 1 if OPS[node.op].kind is Kind.CARRY and node.op != "last" else 0
+        joins = OPS[node.op].kind is Kind.CARRY and node.op != "last"
+        each = weight(node.op) if joins else 0
         return [Work(args[0].extents, operations=each * args[0].elements)]
 
     def thread(node: Node, args: Sequence[Work]) -> list[Work]:
         assert node.body is not None
-        found = walk(node.body, args, cost_reading(sizes))
+        found = walk(node.body, args, cost_reading(sizes, weight))
         total = sum(found[n.name].operations for n in node.body.nodes if n.op != "input")
         return [Work(found[node.body.outputs[0]].extents, operations=total)]
 
@@ -146,7 +157,7 @@ class BlockWork:
 
 
 def block_work(
-    node: Node, sizes: Mapping[str, int], weight: Callable[[str], float] = lambda op: 1
+    node: Node, sizes: Mapping[str, int], weight: Callable[[str], float] = multiply_adds
 ) -> BlockWork:
     """Return the work of a block graph's blocks at the given extents of whole tensors.
 
@@ -163,12 +174,12 @@ def block_work(
         tiles.append(Work(tuple(extents)))
         tile_bytes = tiles[-1].elements * n.out.type.dtype.bytes
         held, loaded = held + tile_bytes, loaded + tile_bytes * (steps if n.loop_cut else 1)
-    found, phases = walk(body, tiles, cost_reading(sizes)), phases_of(body)
+    found, phases = walk(body, tiles, cost_reading(sizes, weight)), phases_of(body)
     flops = operations = 0.0
     for made in (n for n in body.nodes if n.op != "input"):
         looped = phases[made.name] is Phase.LOOP or made.op in ACCUMS
         flops += found[made.name].flops * (steps if looped else 1)
-        operations += found[made.name].operations * weight(made.op) * (steps if looped else 1)
+        operations += found[made.name].operations * (steps if looped else 1)
     return BlockWork(blocks, steps, held, loaded, flops, operations)
 
 

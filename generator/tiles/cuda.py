@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
@@ -27,7 +28,8 @@ from mirage_kernels.generator.tiles.program import (
     Store,
     Tile,
 )
-from mirage_kernels.generator.tiles.vectors import WIDTHS, lanes, widest
+from mirage_kernels.generator.tiles.reductions import write_reduction
+from mirage_kernels.generator.tiles.vectors import WIDTHS, widest
 
 
 class KernelWriter:
@@ -191,7 +193,7 @@ class KernelWriter:
         write: dict[type[Statement], Callable[..., None]] = {
             Load: self._load,
             Fill: self._fill,
-            Reduce: self._reduce,
+            Reduce: lambda s: write_reduction(self.formulas, s),
             Add: self._add,
             Clear: self._clear,
             Scale: self._scale,
@@ -215,6 +217,28 @@ class KernelWriter:
         count = prod(d.size for d in dims) // width
         head = f"each<{self.program.threads}, {count}>([&]([[maybe_unused]] int i) {{"
         return self.writer.block(head, "});")
+
+    @contextmanager
+    def _taking(
+        self, dims: Sequence[Dim], width: int, value: str, more: dict[str, str]
+    ) -> Iterator[Place]:
+        """Open a loop of all threads over vectors that reads some of them before it uses one.
+
+        Reads would wait for the stores before them otherwise: no compiler knows them apart.
+        """
+        w, f = self.writer, self.formulas
+        place = Place({}, dims[-1].name if dims else "", width, f.reads(value))
+        if not place.taken:
+            with self._each(dims, width):
+                yield replace(place, at=f.coordinates(dims, width) | more)
+            return
+        with f.taking(place) as taken:
+            counts = f"{prod(d.size for d in dims) // width}, {f.at_once(place)}"
+            head = f"each_taken<{taken}, {self.program.threads}, {counts}>([&]"
+            with w.block(f"{head}([[maybe_unused]] int i, Taken& taken) {{", "},"):
+                f.take(replace(place, at=f.coordinates(dims, width) | more))
+            with w.block("[&]([[maybe_unused]] int i, const Taken& taken) {", "});"):
+                yield replace(place, at=f.coordinates(dims, width) | more)
 
     @contextmanager
     def _vectors(self, tile: Tile, *values: str) -> Iterator[Place]:
@@ -255,54 +279,6 @@ class KernelWriter:
         with w.block(f"each<{p.threads}, {p.tiles[s.target].elements}>([&](int i) {{", "});"):
             w.line(f"{s.target}[i] = {constant(s.value)};")
         return None
-
-    def _reduce(self, s: Reduce) -> None:
-        """Write a reduction: lanes along the dim where operands are contiguous along it."""
-        w, f, tile = self.writer, self.formulas, self.program.tiles[s.tile]
-        values = [s.value, *([s.other] if s.other else [])]
-        over = next(d for v in values for d in f.dims_of(v) if d.name == s.over)
-        outs, vector, width = lanes(self.program, s, values, over)
-        across = vector != s.over  # neighbouring lanes have neighbouring results
-        sums, steps = (width, 1) if across else (1, width)
-        op = "Max" if s.op == "max" else "Sum"
-        counts = f"{prod(d.size for d in outs) // sums}, {over.size // steps}, {sums}"
-        kinds = f"{op}, {self.program.threads}, {counts}, {'true' if across else 'false'}"
-        taken = f"[&]([[maybe_unused]] int i, int j, float (&joined)[{sums}])"
-        with w.block(f"reduce<{kinds}>(scratch, {taken} {{", "},"):
-            at = f.coordinates(outs, sums)
-            w.line(f"[[maybe_unused]] const int {s.over}_at = j * {steps};")
-            place = Place({**at, s.over: f"{s.over}_at"}, vector, width)
-            made = f.write(values, place)
-            with w.block(f"for (int e = 0; e < {width}; ++e) {{"):
-                first = next(v for v in values if s.over in self.program.type(v).names)
-                if f.is_uneven(first, s.over):
-                    w.line(f"if (!({f.inside(first, [s.over], place)})) continue;")
-                to = f"joined[{'e' if across else 0}]"
-                w.line(f"{to} = {op}::join({to}, {' * '.join(f'{m}[e]' for m in made)});")
-        taken = f"[&]([[maybe_unused]] int i, const float (&joined)[{sums}])"
-        with w.block(f"{taken} {{", "});"):
-            at = f.coordinates(outs, sums)
-            with w.block(f"for (int e = 0; e < {sums}; ++e) {{"):
-                if across and vector:
-                    at[vector] = f"({at[vector]} + e)"
-                w.line(f"float& to = {s.tile}[{f.in_tile(tile, at)}];")
-                factor = self.program.tiles.get(s.rescale or s.factor)
-                self._finish(s, f"[{f.in_tile(factor, at)}]" if factor else "")
-
-    def _finish(self, s: Reduce, at: str) -> None:
-        """Write what becomes of a result; `at`: where its factor lies."""
-        w = self.writer
-        if not s.carried:
-            return w.line("to = joined[e];")
-        if s.op == "max" and not s.rescale:
-            return w.line("to = Max::join(to, joined[e]);")
-        if s.op == "max":
-            w.line("[[maybe_unused]] const float before = to;")
-            w.line("to = fmaxf(before, joined[e]);")
-            if s.rescale:
-                w.line(f"{s.rescale}{at} = to == -INFINITY ? 1.0f : general::exp(before - to);")
-            return None
-        return w.line(f"to = to * {s.factor}{at} + joined[e];" if s.factor else "to += joined[e];")
 
     def _add(self, s: Add) -> None:
         w, f, tile = self.writer, self.formulas, self.program.tiles[s.tile]
@@ -378,9 +354,7 @@ class KernelWriter:
         beside = dims[-1].size if dims and type_.names[-1] == dims[-1].name else 1
         most = min(VECTOR_BYTES // type_.dtype.bytes, widest(p, [s.output]))
         width = next(x for x in WIDTHS if x <= most and beside % x == 0)
-        with self._each(dims, width):
-            at = f.coordinates(dims, width) | parts
-            place = Place(at, dims[-1].name if dims else "", width)
+        with self._taking(dims, width, s.value, parts) as place:
             (made,) = f.write([s.value], place)
             aligned = f.in_tensor(s.output, place, "auto* to")
             w.line(f"write_within<{width}, {aligned}>(to, stride, left, {made});")

@@ -5,7 +5,8 @@ What does not vary along the vector is computed once, the rest in one loop over 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.cuda import TYPES
@@ -14,6 +15,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
+from mirage_kernels.generator.tiles.vectors import at_once, widest
 
 CTYPES = {**TYPES, DType.INT32: "int", DType.BOOL: "bool"}
 _ON_NUMBERS = {  # truth values are 1 and 0
@@ -33,11 +35,15 @@ def constant(value: float) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where formulas are computed: local coordinates by dim; dim and width of the vector."""
+    """Where formulas are computed: local coordinates by dim; dim and width of the vector.
+
+    What was read before is among what the thread has `taken`.
+    """
 
     at: Mapping[str, str]
     vector: str = ""
     width: int = 1
+    taken: Sequence[str] = ()
 
 
 class Formulas:
@@ -148,7 +154,7 @@ class Formulas:
 
         Returns whether its elements may lie side by side, as a template argument.
         """
-        w, type_ = self.writer, self.program.type(value)
+        w, p, type_ = self.writer, self.program, self.program.type(value)
         tensor = f"args.{self.tensor(value)}"
         if not type_.names:
             w.write("const int64_t stride = 1;", f"{pointer} = {tensor};", "const int left = 1;")
@@ -163,7 +169,7 @@ class Formulas:
         moves = {d: [t for t in places[d] if t != "0"] for d in places}
         parts = (f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m)
         offset = " + ".join(parts) or "0"
-        packed = self.program.packed_strides(value)
+        packed = p.packed_strides(value)
         if packed:
             near = " + ".join(f"({t}) * {packed[d]}" for d in places for t in places[d])
             offset = f"(kAligned ? {near} : {offset})"
@@ -175,16 +181,51 @@ class Formulas:
         left = str(place.width)
         if vector in uneven:
             left = f"{self.limit(value, vector)} - ({' + '.join(places[vector])})"
-        if value in self.program.optional:
+        if value in p.optional:
             inside.insert(0, f"{tensor} != nullptr")
         w.line(
             f"const int left = {' && '.join(inside)} ? {left} : 0;"
             if inside
             else f"const int left = {left};"
         )
-        return (
-            "kAligned" if vector == last and self.is_wide(value, vector, place.width) else "false"
-        )
+        wide = self.is_wide(value, vector, place.width) and place.width <= widest(p, [value])
+        return "kAligned" if vector == last and wide else "false"
+
+    def reads(self, value: str) -> list[str]:
+        """Return the tensors in device memory that a formula reads in place."""
+        p = self.program
+        tensors = (x for x in p.leaves(value) if x in p.tensors and p.type(x).dims)
+        return [x for x in tensors if x not in p.tiles and x not in p.iotas]
+
+    @contextmanager
+    def taking(self, place: Place) -> Iterator[str]:
+        """Write the type of what a thread takes at a place, and yield its name."""
+        if not place.taken:
+            yield "Nothing"
+            return
+        with self.writer.block("{"):
+            with self.writer.block("struct Taken {", "};"):
+                for x in place.taken:
+                    kinds = f"{CTYPES[self.program.type(x).dtype]}, {self.count(x, place)}"
+                    self.writer.line(f"Vector<{kinds}> {x};")
+            yield "Taken"
+
+    def take(self, place: Place) -> None:
+        """Write what reads vectors of tensors into `taken`."""
+        for name in place.taken:
+            with self.writer.block("{"):
+                beside = self.in_tensor(name, place, "const auto* from")
+                read = f"read_within<{self.count(name, place)}, {beside}>(from, stride, left)"
+                self.writer.line(f"taken.{name} = {read};")
+
+    def at_once(self, place: Place) -> int:
+        """Return how many times a thread takes what it takes before it uses the first."""
+        types = {x: self.program.type(x).dtype.bytes for x in place.taken}
+        return at_once(sum(self.count(x, place) * n for x, n in types.items()))
+
+    def count(self, name: str, place: Place) -> int:
+        """Return how many elements of a value a vector has."""
+        return place.width if place.vector in self.program.type(name).names else 1
 
     # -- formulas ----------------------------------------------------------------------------------
 
@@ -202,7 +243,7 @@ class Formulas:
                 continue
             text = self._operation(node.op, [texts[a] for a in node.args])
             if node.op == "div" and varies and place.vector not in p.type(node.args[1]).names:
-                w.line(f"const float {name}_factor = 1.0f / ({texts[node.args[1]]});")
+                w.line(f"const float {name}_factor = tile::div(1.0f, {texts[node.args[1]]});")
                 text = f"({texts[node.args[0]]}) * {name}_factor"
             if p.type(name).dtype is self.storage and name not in values:
                 text = f"wide({CTYPES[self.storage]}({text}))"
@@ -257,15 +298,16 @@ class Formulas:
             return f"float({self.globally(name, dim, place.at[dim])}{more})"
         if not type_.dims:
             return f"{name}[0]" if name in p.tiles else f"float(args.{name})"
-        varies = place.vector in type_.names
-        count = place.width if varies else 1
+        varies, count = place.vector in type_.names, self.count(name, place)
+        if name in place.taken:
+            return f"wide(taken.{name}.of[{'e' if varies else 0}])"
         w.line(f"float {name}_v[{count}];")
         if name in p.tiles:
             self._from_tile(name, place, count)
         else:
             with w.block("{"):
                 beside = self.in_tensor(name, place, "const auto* from")
-                w.line(f"read_within<{count}, {beside}>(from, stride, left, {name}_v);")
+                w.line(f"widened(read_within<{count}, {beside}>(from, stride, left), {name}_v);")
         return f"{name}_v[{'e' if varies else 0}]"
 
     def _from_tile(self, name: str, place: Place, count: int) -> None:

@@ -16,6 +16,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Dim, DType, Graph, Value, parts_of
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.vectors import has_uneven_rows
 
 _PARAMETERS = (
     "void* const* tensors",
@@ -179,7 +180,8 @@ class Launcher:
         extents = ", ".join(f"int64_t({self._extent(d, parts)})" for d in value.type.dims)
         first = "workspace, " if "workspace" in made else ""
         packed = str(not any(d.dynamic for d in value.type.dims)).lower()
-        given = f"{first}{value.type.dtype.bytes}, {packed}, {{{extents}}}"
+        uneven = str(has_uneven_rows(value.type)).lower()
+        given = f"{first}{value.type.dtype.bytes}, {packed}, {uneven}, {{{extents}}}"
         w.line(f"const auto {value.name}_tensor = {made}({given});")
 
     def _call(self, w: Writer, index: int, own: KernelWriter, parts: Mapping[str, str]) -> None:

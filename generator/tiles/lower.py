@@ -214,19 +214,32 @@ class _Lowering:
                 self.said[phase].append(Load((), (name,), name))
 
     def place_formulas(self) -> None:
-        """Give tiles to formulas that threads would compute again and again for a reduction.
+        """Give tiles to formulas that threads would compute again and again.
 
         That are those of dear operations, and in a loop those that it does not change.
         """
-        for node in self.body.of("contract"):
-            types = [self.types[a] for a in node.args]
-            dims = {d.name: d.size for type_ in types for d in type_.dims}
-            for name, type_ in zip(node.args, types, strict=True):
-                again = prod(dims.values()) > OFTEN * prod(d.size for d in type_.dims)
-                if node in self.products or not again:
-                    continue
-                if self.is_dear(name) or (self.is_formula(name) and self.is_constant(name)):
-                    self.tile(name, dtype=DType.FP32)
+        for node in reversed(self.body.nodes):
+            name, own = node.name, prod(d.size for d in node.out.type.dims)
+            if own == 1 or not self.is_formula(name):
+                continue
+            wanted = self.is_dear(name) or (self.is_constant(name) and self.is_summed(name))
+            if wanted and self.times(name) > OFTEN * own:
+                self.tile(name, dtype=DType.FP32)
+
+    def times(self, name: str) -> int:
+        """Count the elements of a formula that are computed where it is used."""
+        found = 0
+        for user in self.body.users(name):
+            if self.is_formula(user.name):
+                found += self.times(user.name)
+            elif user not in self.products:
+                dims = {d.name: d.size for a in user.args for d in self.types[a].dims}
+                found += prod(dims.values())
+        return found
+
+    def is_summed(self, name: str) -> bool:
+        """Say whether a value is an operand of sums that threads make."""
+        return any(user.op == "contract" for user in self.body.users(name))
 
     def is_formula(self, name: str) -> bool:
         """Say whether a value is computed where it is used."""
@@ -247,7 +260,7 @@ class _Lowering:
         for node in self.body.inputs:
             if not node.out.type.dims or self.is_position(node.name) or node.name in self.tiles:
                 continue
-            if node.loop_cut or self.reads(node.name) > 1:
+            if node.loop_cut or len(self.readers(node.name)) > 1:
                 self.tile(node.name)
 
     def is_position(self, name: str) -> bool:
@@ -258,12 +271,12 @@ class _Lowering:
         """Return the kernel graph's node that makes the tensor of an input."""
         return self.graph.producers[self.tensors[name]]
 
-    def reads(self, name: str) -> int:
-        """Count the reductions and stores that a value goes into through formulas."""
-        found = 0
+    def readers(self, name: str) -> set[str]:
+        """Return the reductions and stores that a value goes into through formulas."""
+        found = set[str]()
         for user in self.body.users(name):
             elementwise = OPS[user.op].kind is Kind.ELEMENTWISE and user.name not in self.tiles
-            found += self.reads(user.name) if elementwise else 1
+            found |= self.readers(user.name) if elementwise else {user.name}
         return found
 
     # -- statements ------------------------------------------------------------------------------

@@ -237,6 +237,11 @@ class BlockProgram:
         """The type of a value of the body."""
         return self.body.values[name].type
 
+    def whole(self, name: str) -> TensorType:
+        """The type of the tensor that an input or output of the body is a tile of."""
+        own = self.type(name)
+        return TensorType(tuple(self.extents[d] for d in own.names), own.dtype)
+
     def leaves(self, value: str) -> Iterator[str]:
         """Yield the values that a formula is computed from, each once: tiles, tensors, literals."""
         seen, todo = set[str](), [value]
@@ -259,7 +264,7 @@ class BlockProgram:
 
         The aligned form of a kernel takes such tensors only, and small enough for ints.
         """
-        whole = [self.extents[d] for d in self.type(name).names]
+        whole = self.whole(name).dims
         if any(d.dynamic for d in whole) or prod(d.size for d in whole) >= MOST_INT:
             return {}
         return {d.name: prod(x.size for x in whole[i + 1 :]) for i, d in enumerate(whole)}

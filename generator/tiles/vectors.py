@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.ir import Dim
+from mirage_kernels.generator.ir import Dim, TensorType
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Reduce
 
 WIDTHS = (8, 4, 2, 1)  # elements of a vector
+SHARED_AT_ONCE = 4  # what a thread computes of tiles alone, without a loop
+BYTES_AT_ONCE, MOST_AT_ONCE = 64, 16  # that a thread reads of a tensor, one after the other
 
 
 def lanes(
@@ -34,10 +36,20 @@ def widest(program: BlockProgram, values: Sequence[str]) -> int:
 
     Neighbouring threads take neighbouring elements then, where no row but the first is aligned.
     """
-    for value in values:
-        type_ = program.type(value)
-        if value in program.tensors and len(type_.dims) > 1:
-            row = program.extents[type_.names[-1]]
-            if not row.dynamic and row.size * type_.dtype.bytes % VECTOR_BYTES:
-                return 1
-    return WIDTHS[0]
+    tensors = (v for v in values if v in program.tensors)
+    return 1 if any(has_uneven_rows(program.whole(v)) for v in tensors) else WIDTHS[0]
+
+
+def at_once(vector: int) -> int:
+    """Return how often a thread reads so many bytes of memory before it waits for the first."""
+    if not vector:
+        return SHARED_AT_ONCE
+    wanted = BYTES_AT_ONCE if vector <= VECTOR_BYTES else 2 * BYTES_AT_ONCE
+    return max(1, min(MOST_AT_ONCE, wanted // vector))
+
+
+def has_uneven_rows(tensor: TensorType) -> bool:
+    """Say whether the rows of a whole tensor are known to be no multiples of a vector."""
+    row = tensor.dims[-1:]
+    known = len(tensor.dims) > 1 and not row[0].dynamic
+    return known and row[0].size * tensor.dtype.bytes % VECTOR_BYTES != 0

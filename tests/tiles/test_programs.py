@@ -128,4 +128,36 @@ def test_what_many_results_share_is_computed_once() -> None:
     assert filled[Phase.BEFORE] == ["mul"]  # queries times the scale: no step changes them
     assert filled[Phase.LOOP] == ["exp"]
     text = "\n".join(KernelWriter(program, "attention", DType.BF16).text())
-    assert re.search(r"reduce<Sum, 64, \d+, \d+, 8, true>", text)  # values, 8 columns a thread
+    assert re.search(
+        r"reduce<Nothing, Sum, 64, \d+, \d+, 8, true, 4>", text
+    )  # values, 8 columns a thread
+
+
+def row_norm(columns: int) -> tuple[BlockProgram, str]:
+    """The program and text of rows over their sums, a row to a block."""
+
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return x / x.abs().mean(dim=-1, keepdim=True)
+
+    given = {"x": torch.empty(4, columns, dtype=torch.bfloat16, device="meta")}
+    recipe = from_torch(normed, given, dynamic={"x": {0: "M"}})
+    request = Request(recipe, recipe.shapes[0], DType.BF16)
+    record = generate(request, jobs=1, progress=lambda event: None).record
+    (program,) = block_programs(record.graph, threads=64, stages=2)[-1:]
+    return program, "\n".join(KernelWriter(program, "norm", DType.BF16).text())
+
+
+def test_rows_of_uneven_length_are_read_element_by_element_side_by_side() -> None:
+    _, even = row_norm(256)
+    _, uneven = row_norm(255)
+    assert "load_vector<8, kAligned>" in even or "read_within<8, kAligned>" in even
+    assert not re.search(r"<[248], kAligned>", uneven)
+    assert re.search(r"(load_elements|read_within)<1, kAligned>", uneven)
+
+
+def test_what_a_store_reads_of_memory_is_read_before_it_stores() -> None:
+    _, (program,), _ = programs("silu_and_mul")
+    text = "\n".join(KernelWriter(program, "it", DType.FP16).text())
+    taken = re.search(r"each_taken<Taken, \d+, \d+, (\d+)>", text)
+    assert taken is not None
+    assert int(taken[1]) > 1

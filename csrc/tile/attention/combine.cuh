@@ -45,7 +45,7 @@ struct Total {
 
   // Relative to a maximum that is not lower.
   __device__ void raise(float higher) {
-    const float factor = fast_exp(maximum - higher);
+    const float factor = near_exp(maximum - higher);
     unrolled<kOf>([&](int i) { of[i] *= factor; });
     sum *= factor;
     maximum = higher;
@@ -74,7 +74,7 @@ __device__ void add_left(Total<kOf>& total, int first, int last, Left left) {
     total.raise(maximum);
     unrolled<kAtOnce>([&](int i) {
       const bool there = kWhole || first + i <= last;
-      total.add(items[i], there ? fast_exp(items[i].maximum - maximum) : 0.0f);
+      total.add(items[i], there ? near_exp(items[i].maximum - maximum) : 0.0f);
     });
   }
 }
@@ -119,8 +119,8 @@ struct ResultRow {
     factor = 1.0f;
     if (sink != nullptr) {
       const float more = static_cast<float>(*sink), higher = fmaxf(maximum, more);
-      factor = fast_exp(maximum - higher);
-      sum = sum * factor + fast_exp(more - higher);
+      factor = near_exp(maximum - higher);
+      sum = sum * factor + near_exp(more - higher);
       maximum = higher;
     }
     if (leads && lse != nullptr) *lse = sum > 0.0f ? maximum + fast_log(sum) : -INFINITY;

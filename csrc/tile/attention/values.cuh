@@ -146,8 +146,6 @@ __device__ auto over(F f, const Operands&... operands) {
   }
 }
 
-// exp in base 2, by the special function unit: relative error below 2^-21 down to exp(-80).
-__device__ inline float fast_exp(float a) { return power_of_two(a * 1.44269504f); }
 __device__ inline float fast_log(float a) { return base_two_log(a) * 0.693147181f; }
 
 // A root that is taken when it is used. What is divided by it takes one instruction instead of two,
@@ -168,7 +166,7 @@ struct OnNumbers {
 };
 template <>
 struct OnNumbers<Exp> {
-  __device__ static float of(float a) { return fast_exp(a); }
+  __device__ static float of(float a) { return near_exp(a); }
 };
 template <>
 struct OnNumbers<Div> {  // relative error below 2^-21
@@ -183,7 +181,7 @@ struct OnNumbers<Sqrt> {
 };
 template <>
 struct OnNumbers<Tanh> {  // absolute error below 2^-22, which is what soft caps need
-  __device__ static float of(float a) { return 1.0f - __fdividef(2.0f, 1.0f + fast_exp(2.0f * a)); }
+  __device__ static float of(float a) { return 1.0f - __fdividef(2.0f, 1.0f + near_exp(2.0f * a)); }
 };
 #define MIRAGE_TILE_ON_NUMBERS(Op, sign)  \
   template <>                             \

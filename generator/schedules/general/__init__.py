@@ -28,7 +28,8 @@ from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.lower import DEAR, block_programs
-from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram, Reduce
+from mirage_kernels.generator.tiles.vectors import at_once, widest
 
 BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
 FEWEST = 2  # a bucket more where no product rounds the counted dim up
@@ -46,16 +47,17 @@ PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512, LONG)  # over 8: another kernel add
 MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
 THREADS_EACH, BLOCKS_EACH = 2048, 32  # of a multiprocessor: CUDA programming guide, appendix
+PAGE_BYTES = 1024  # of a row of memory that is open, as seen by one multiprocessor: a lead
 LINE_BYTES = 64  # two sectors of the L2 cache, which memory gives together
 SHARED_EACH = 1024  # bytes that a block takes beside its own, as the guide says
 # Leads, fitted to sweeps of a gated MLP, attention and norms on an H200.
-LATENCY_US = 1.2  # from a copy's start to its end under load
+LATENCY_US = 1.6  # from a copy's start to its end under load
 COPIED_PER_US = 6.0e4  # bytes that one multiprocessor takes at most
-BLOCK_US, BARRIER_US = 2.0, 0.3  # start and end of a block; what is between barriers of a step
+BLOCK_US, BARRIER_US = 2.0, 0.1  # start and end of a block; a barrier of a step
 CLUSTERED = 0.9  # of the multiprocessors where clusters find room for all of their blocks
 PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
-ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
-COPY, PRODUCT = 14, 3  # instructions of a 16-byte copy, of an mma.sync
+ISSUED_PER_US, OF_A_WARP = 4400.0, 500.0  # warp instructions of a multiprocessor and of one warp
+COPY, READ, PRODUCT = 14, 6, 3  # instructions: of a copied vector, of one read, of an mma.sync
 MULTIPLY_ADD = 6  # where threads do it
 OPERATION = 2  # of an elementwise one; reading, converting and computing again are counted in
 SHARPNESS = 3  # how little times that overlap add to the longest of them
@@ -181,28 +183,56 @@ def _kernel(
     resident = _resident(made, on)
     if not resident:
         return inf
-    memory = moved_bytes(graph, node, sizes) / on.memory_bytes_per_us
+    memory = moved_bytes(graph, node, sizes) / on.memory_bytes_per_us * _reopened(made)
     fetched = work.loaded * _fetched(made)
     cache = work.blocks * fetched / on.l2_bytes_per_us
     # Of the busiest multiprocessor: blocks at once, and how often.
     places = on.multiprocessors * (CLUSTERED if made.statements[Phase.JOINED] else 1.0)
     together = min(resident, ceil(work.blocks / places))
     rounds = ceil(work.blocks / (places * together))
-    steps, ahead = work.steps, max(1, made.stages - 1) if work.steps > 1 else 1
-    loaded = together * fetched / steps
-    copying = loaded / min(COPIED_PER_US, max(1.0, loaded * ahead) / LATENCY_US)
+    steps, loaded = work.steps, together * fetched / work.steps
+    reads = _Reads.of(made, steps)
+    under_way = max(1.0, together * reads.under_way * fetched / max(1.0, work.loaded))
+    copying = loaded / min(COPIED_PER_US, under_way / LATENCY_US)
     products, operations = together * work.flops / steps, together * work.operations / steps
     if not made.fragments:  # threads multiply
         products, operations = 0.0, operations + MULTIPLY_ADD * products / 2
     computing = products * on.multiprocessors / on.tensor_flops_per_us / PRODUCTS
-    issued = COPY * loaded / VECTOR_BYTES / WARP + PRODUCT * products / MMA_FLOPS
+    issued = together * reads.issued / WARP + PRODUCT * products / MMA_FLOPS
     issued += operations / WARP
     warps = together * made.threads // WARP
     issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
     barriers = sum(isinstance(s, Barrier) for s in made.statements[Phase.LOOP])
-    step = max(BARRIER_US * barriers, copying, computing, issuing)
+    step = max(copying, computing, issuing) + BARRIER_US * barriers
     times = (memory, cache, rounds * (BLOCK_US + steps * step))
     return on.launch_us + float(sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS))
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """How a block gets its inputs: bytes under way at once, instructions of a step."""
+
+    under_way: float
+    issued: float
+
+    @staticmethod
+    def of(made: BlockProgram, steps: int) -> _Reads:
+        """Return the reads of a block. Copies wait for nothing, threads for what they read."""
+        ahead = max(1, made.stages - 1) if steps > 1 else 1
+        under_way = issued = 0.0
+        for node in made.body.inputs:
+            type_ = node.out.type
+            if not type_.dims or node.name in made.iotas:
+                continue
+            vector = min(VECTOR_BYTES, widest(made, [node.name]) * type_.dtype.bytes)
+            size = prod(d.size for d in type_.dims) * type_.dtype.bytes
+            copied = node.name in made.tiles
+            issued += (COPY if copied else READ) * size / vector / (1 if node.loop_cut else steps)
+            if copied and vector == VECTOR_BYTES:
+                under_way += size * (ahead if node.loop_cut else 1)
+            else:
+                under_way += min(size, made.threads * at_once(vector) * vector)
+        return _Reads(under_way, issued)
 
 
 def _fetched(made: BlockProgram) -> float:
@@ -215,8 +245,25 @@ def _fetched(made: BlockProgram) -> float:
         size = prod(d.size for d in type_.dims) * type_.dtype.bytes
         last = type_.dims[-1]
         run = last.size * type_.dtype.bytes if last.size < made.extents[last.name].size else inf
-        wanted, fetched = wanted + size, fetched + size * max(1.0, LINE_BYTES / run)
+        whole = widest(made, [node.name]) > 1
+        lines = max(1.0, LINE_BYTES / run) if whole else 1.0 + LINE_BYTES / run
+        wanted, fetched = wanted + size, fetched + size * lines
     return fetched / wanted
+
+
+def _reopened(made: BlockProgram) -> float:
+    """Return how often memory opens a page again, where threads pass a wide tile in columns."""
+    most = 1.0
+    for s in (s for said in made.statements.values() for s in said if isinstance(s, Reduce)):
+        for name in (x for v in (s.value, s.other) if v for x in made.leaves(v)):
+            type_ = made.type(name)
+            if name in made.tiles or name not in made.tensors or not type_.dims:
+                continue
+            tile = type_.dims[-1].size * type_.dtype.bytes
+            passed = made.threads * min(VECTOR_BYTES, widest(made, [name]) * type_.dtype.bytes)
+            if s.over != type_.names[-1]:
+                most = max(most, min(tile, PAGE_BYTES) / passed)
+    return most
 
 
 def _resident(made: BlockProgram, on: Target) -> int:

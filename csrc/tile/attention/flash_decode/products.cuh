@@ -211,7 +211,7 @@ __device__ void rescale(RowMaxima<kRows>& maximum, const Scores<float, kKeys, kR
       const float higher =
           fmaxf(maximum.at[r][j],
                 over_lines(most.at[r][j], [](float a, float b) { return fmaxf(a, b); }));
-      const float factor = fast_exp(maximum.at[r][j] - higher);
+      const float factor = near_exp(maximum.at[r][j] - higher);
       maximum.at[r][j] = higher;
       sums.at[r][j] *= factor;
       unrolled<kDepth / kRowTile>([&](int d) {

@@ -184,8 +184,8 @@ class WgmmaCombine {
     float own[2], other[2];
     unrolled<2>([&](int i) {
       const float higher = fmaxf(maximum.at[0][i], theirs[i]);
-      own[i] = fast_exp(maximum.at[0][i] - higher);
-      other[i] = fast_exp(theirs[i] - higher);
+      own[i] = near_exp(maximum.at[0][i] - higher);
+      other[i] = near_exp(theirs[i] - higher);
       maximum.at[0][i] = higher;
       product.sums()[2 * i] = product.sums()[2 * i] * own[i] + sums[i] * other[i];
     });

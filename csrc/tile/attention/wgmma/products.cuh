@@ -192,7 +192,7 @@ __device__ void rescale_to(const float (&most)[2], WgmmaMaxima<kDepth>& maximum,
   unrolled<2>([&](int i) {
     const float old = maximum.at[0][i];
     maximum.at[0][i] = raised_maximum(old, most[i]);
-    factor[i] = fast_exp(old - maximum.at[0][i]);
+    factor[i] = near_exp(old - maximum.at[0][i]);
   });
   unrolled<4>([&](int i) {
     unrolled<kDepth / kTokenTile + 1>([&](int n) { product.at[n][i] *= factor[i / 2]; });
