@@ -49,12 +49,17 @@ def tile_program(recipe: str, graph: Graph, arch: str = "sm_90a") -> TileProgram
     Raises PlanError for other muGraphs: several kernels, a value with no place in the plan, an
     accumulator over something else than a sum along the loop.
     """
-    if len(graph.blocks) != 1 or graph.of("contract"):
-        raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
-    program = _Lowering(recipe, graph).program()
+    program = lowered(recipe, graph)
     if program.loop:
         require_layouts(graph, arch)
     return program
+
+
+def lowered(recipe: str, graph: Graph) -> TileProgram:
+    """Return the tile program of a muGraph, whether its values have layouts or not."""
+    if len(graph.blocks) != 1 or graph.of("contract"):
+        raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
+    return _Lowering(recipe, graph).program()
 
 
 def _waiting(statements: Sequence[Statement]) -> tuple[Statement, ...]:
