@@ -1,4 +1,7 @@
-"""From a muGraph to its tile program; a muGraph that this plan can't carry is refused by name.
+"""From a tile program to what schedules run; one that they cannot carry is refused by name.
+
+The general tile program (`tiles/`) says what is loaded, multiplied, summed up, carried and stored,
+and in which phase. Here its values get the places that streaming schedules have for them.
 
 Tokens taken whole are lines: in registers, by a warp before a loop, or by a block without one.
 Elementwise operators and sums along the depth need nothing else: every thread holds some elements
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import prod
 
 from mirage_kernels.generator.errors import PlanError
@@ -27,7 +31,8 @@ from mirage_kernels.generator.plan.program import (
     roles_of,
 )
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
-from mirage_kernels.generator.plan.threads import without_threads
+from mirage_kernels.generator.tiles import program as tiles
+from mirage_kernels.generator.tiles.lower import block_program
 
 KEPT = "_kept"  # behind the name of what lines keep, as of totals
 # Carries that join warps or blocks in ways of their own.
@@ -49,12 +54,17 @@ def tile_program(recipe: str, graph: Graph, arch: str = "sm_90a") -> TileProgram
     Raises PlanError for other muGraphs: several kernels, a value with no place in the plan, an
     accumulator over something else than a sum along the loop.
     """
-    if len(graph.blocks) != 1 or graph.of("contract"):
-        raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
-    program = _Lowering(recipe, graph).program()
+    program = lowered(recipe, graph)
     if program.loop:
         require_layouts(graph, arch)
     return program
+
+
+def lowered(recipe: str, graph: Graph) -> TileProgram:
+    """Return the tile program of a muGraph, whether its values have layouts or not."""
+    if len(graph.blocks) != 1 or graph.of("contract"):
+        raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
+    return _Lowering(recipe, graph).program()
 
 
 def _waiting(statements: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -73,22 +83,20 @@ class _Lowering:
     """One muGraph on its way to a tile program."""
 
     def __init__(self, recipe: str, graph: Graph) -> None:
-        (self.node,) = graph.blocks
-        assert self.node.body is not None
+        (kernel,) = graph.blocks
         self.recipe, self.graph = recipe, graph
-        self.body = without_threads(self.node.body)
+        self.tiled = block_program(graph, kernel, tiles.WARP, stages=1)
+        self.body, self.tensors = self.tiled.body, self.tiled.tensors
         self.roles = roles_of(self.body)
         self.phases = phases_of(self.body)
         self.past = past_the_depth(self.body, self.phases)
         self.types = {name: value.type for name, value in self.body.values.items()}
-        self.tensors = dict(
-            zip((n.name for n in self.body.inputs), self.node.args, strict=True)
-        ) | dict(zip(self.body.outputs, (v.name for v in self.node.outs), strict=True))
         self.row_wise = {n.name for n in self.body.nodes if self.is_row_wise(n)}
         self.of_statistics = set(self.row_wise)  # with all that depends on them
         for node in self.body.nodes:
             if self.of_statistics.intersection(node.args):
                 self.of_statistics.add(node.name)
+        self.rules: dict[str, Callable[[Node], None]] = {}  # of values, by name
         self.renamed: dict[str, str] = {}  # rows that would be called like their tensor
         self.lines: list[Statement] = []
         self.fetches: list[Statement] = []
@@ -109,20 +117,10 @@ class _Lowering:
         return before and self.roles.layout(node.out.type.names) not in _READABLE
 
     def program(self) -> TileProgram:
-        rules: dict[Kind, Callable[[Node], None]] = {
-            Kind.SOURCE: self.source,
-            Kind.ELEMENTWISE: self.elementwise,
-            Kind.CONTRACT: self.contract,
-            Kind.REDUCE: self.reduce,
-            Kind.CARRY: self.carry,
-            Kind.OUTPUT: self.output,
-        }
-        for node in self.body.nodes:
-            kind = OPS[node.op].kind
-            if kind not in rules or node.op in _UNPLANNED:
-                raise self.error(f"{node.op} is not planned yet ({node.name})")
-            row_wise = kind in _COMPUTED and node.name in self.row_wise
-            (self.row_wise_operator if row_wise else rules[kind])(node)
+        for s in chain.from_iterable(self.tiled.statements[phase] for phase in Phase):
+            self.note(s)
+        for node in (n for n in self.body.nodes if n.name in self.rules):
+            self.rules[node.name](node)
         tensors = [n for n in self.graph.inputs if n.out.type.dims]
         types = self.graph.values
         results = [Operand(n, i, types[n].type) for i, n in enumerate(self.graph.outputs)]
@@ -181,10 +179,43 @@ class _Lowering:
         """Return what makes the totals over a dim that products contract."""
         totals = dict.fromkeys(p.args[1].removesuffix(KEPT) for p in self.products)
         mine = [t for t in totals if dim in self.types[t].names]
-        keeps = [
-            Statement(Do.KEEP, t + KEPT, (t,), self.types[t], Layout.INNER_ACCUM) for t in mine
-        ]
+        inner = Layout.INNER_ACCUM
+        keeps = [Statement(Do.KEEP, t + KEPT, (t,), self.types[t], inner) for t in mine]
         return Stage(dim, (*needed(self.epilogue, set(mine)), *keeps))
+
+    # -- what the tile program says --------------------------------------------------------------
+
+    def note(self, s: tiles.Statement) -> None:
+        """Note by which rules the values that a statement makes become statements of schedules."""
+        if isinstance(s, tiles.Load | tiles.Fill):
+            self.formulas(s.value, again=True)
+        elif isinstance(s, tiles.Store):
+            self.rules[s.output] = self.output
+            self.formulas(s.value)
+        elif isinstance(s, tiles.Add | tiles.Combine | tiles.Contract | tiles.Reduce):
+            joined = self.tiled.node(s.fragment if isinstance(s, tiles.Contract) else s.tile)
+            self.require_planned(joined)
+            if isinstance(s, tiles.Add):
+                raise self.error(f"{s.tile} accumulates something else than a sum")
+            if OPS[joined.op].kind is Kind.CARRY:
+                self.rules[joined.name] = self.carry
+                joined = self.tiled.node(joined.args[0])
+            self.rules[joined.name] = self.reduction
+            self.formulas(*joined.args)
+
+    def formulas(self, *values: str, again: bool = False) -> None:
+        """Note what values without tiles are made by, `again`: what fills the tiles of others."""
+        at_hand = self.rules.keys() | ({} if again else self.tiled.tiles)
+        for name in (v for v in values if v not in at_hand):
+            node = self.tiled.node(name)
+            if node.args:
+                self.require_planned(node)
+            self.rules[name] = self.elementwise if node.args else self.source
+            self.formulas(*node.args)
+
+    def require_planned(self, node: Node) -> None:
+        if OPS[node.op].kind not in (*_COMPUTED, Kind.CARRY) or node.op in _UNPLANNED:
+            raise self.error(f"{node.op} is not planned yet ({node.name})")
 
     # -- statements ------------------------------------------------------------------------------
 
@@ -251,8 +282,10 @@ class _Lowering:
             raise self.error(f"{node.name} broadcasts its first operand")
         return node.args if wide else node.args[::-1]
 
-    def multiplied(self, node: Node) -> str:
-        """Multiply in registers what a contraction of lines with the same lines sums up."""
+    def summed(self, node: Node) -> str:
+        """Return what is summed up: of a contraction a product that is made in registers."""
+        if len(node.args) == 1:
+            return node.args[0]
         wide = max(node.args, key=lambda a: len(self.types[a].dims))
         name = f"{node.name}_terms"
         type_ = self.types[name] = replace(self.types[wide], dtype=node.out.type.dtype)
@@ -260,18 +293,6 @@ class _Lowering:
         return name
 
     # -- rules by kind ---------------------------------------------------------------------------
-
-    def row_wise_operator(self, node: Node) -> None:
-        """Add an operator to the lines; raises PlanError for one that they do not have."""
-        kind, along = OPS[node.op].kind, node.over == self.roles.depth
-        if kind is Kind.ELEMENTWISE and len(node.args) <= 2:
-            self.add(Do.MAP, node, self.widest_first(node), node.op)
-        elif kind is Kind.REDUCE and along:
-            self.add(Do.SUM, node, node.args)
-        elif kind is Kind.CONTRACT and along:
-            self.add(Do.SUM, node, (self.multiplied(node),))
-        else:
-            raise self.error(f"{node.op} of a line is not planned ({node.name})")
 
     def source(self, node: Node) -> None:
         if node.op == "iota":
@@ -292,9 +313,19 @@ class _Lowering:
             self.add(Do.LOAD, node, (tensor,))
 
     def elementwise(self, node: Node) -> None:
-        if self.layout(node.name) is Layout.FACTORS:
+        if node.name in self.row_wise and len(node.args) > 2:
+            raise self.error(f"{node.op} of a line is not planned ({node.name})")
+        if node.name not in self.row_wise and self.layout(node.name) is Layout.FACTORS:
             raise self.error(f"{node.name} is not planned, {Layout.FACTORS.value}")
         self.add(Do.MAP, node, self.widest_first(node), node.op)
+
+    def reduction(self, node: Node) -> None:
+        """Sum along a dim, of a line or in the loop; lines sum products of the same lines."""
+        if node.name not in self.row_wise:
+            return self.contract(node) if len(node.args) > 1 else self.reduce(node)
+        if node.over != self.roles.depth:
+            raise self.error(f"{node.op} of a line is not planned ({node.name})")
+        return self.add(Do.SUM, node, (self.summed(node),))
 
     def contract(self, node: Node) -> None:
         layouts = {self.layout(a) for a in node.args}
@@ -308,7 +339,7 @@ class _Lowering:
             self.add(Do.CONTRACT, node, (rows, tokens))
         elif len(layouts) == 1:  # lines times the same lines: multiplied and summed in registers
             self.ends(node, "sums")
-            self.add(Do.SUM, node, (self.multiplied(node),))
+            self.add(Do.SUM, node, (self.summed(node),))
         else:
             raise self.error(f"{node.name} contracts {[self.layout(a).value for a in node.args]}")
 
@@ -347,8 +378,6 @@ class _Lowering:
 
     def carry(self, node: Node) -> None:
         (summed,) = node.args
-        if not any(s.out == summed and s.do in (Do.CONTRACT, Do.SUM) for s in self.loop):
-            raise self.error(f"{node.name} accumulates something else than a sum")
         layout = self.layout(node.name)
         self.reductions.append(Statement(Do.REDUCE, summed, (summed,), node.out.type, layout))
         self.epilogue.append(Statement(Do.TOTAL, node.name, (summed,), node.out.type, layout))

@@ -22,6 +22,7 @@ from mirage_kernels.generator.schedules import (
     sliced_k,
     wgmma_attention,
 )
+from mirage_kernels.generator.schedules.cluster_split_k import writer as cluster_split_k_writer
 from mirage_kernels.generator.schedules.register_operand import writer as register_operand_writer
 from mirage_kernels.generator.schedules.schedule import Knobs, Ranked, Schedule, Variant
 from mirage_kernels.generator.schedules.sliced_k import writer as sliced_k_writer
@@ -39,7 +40,7 @@ PARTS: dict[str, Callable[[TileProgram, Sequence[Variant]], list[Part]]] = {
     "cluster_rows": cluster_rows.parts,
     "row_wise": row_wise.parts,
     "register_operand": register_operand_writer.parts,
-    "cluster_split_k": cluster_split_k.parts,
+    "cluster_split_k": cluster_split_k_writer.parts,
     "sliced_k": sliced_k_writer.parts,
 }
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mirage_kernels.generator.emit.cuda import Part, lines_of
+from mirage_kernels.generator.plan.arranged import Arranged
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
@@ -87,6 +88,7 @@ SCHEDULE = Ranked(
     choose=choose,
     candidates=candidates,
     predict=predict,
+    arranged=lambda program, knobs: Arranged(knobs.tiles(program.roles)),
     buckets=(MOST_TOKENS,),
 )
 

@@ -93,7 +93,11 @@ class LoopKnobs(Knobs):
 
     def tiles(self, roles: Roles) -> dict[str, int]:
         """Return the tile sizes of the muGraph that such a kernel runs, by dim."""
-        return {roles.rows: self.rows, roles.tokens: self.tokens, roles.depth: self.step_depth}
+        return {**self.block_tiles(roles), roles.depth: self.step_depth}
+
+    def block_tiles(self, roles: Roles) -> dict[str, int]:
+        """Return the tile sizes of a block, or of blocks that share one."""
+        return {roles.rows: self.rows, roles.tokens: self.tokens}
 
 
 @dataclass(frozen=True)

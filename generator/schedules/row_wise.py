@@ -14,6 +14,7 @@ from typing import ClassVar
 from mirage_kernels.generator.emit import statements
 from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.plan.arranged import Arranged
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
 from mirage_kernels.generator.schedules.latency import ELEMENT_BYTES, ROW_WARP_US
@@ -148,6 +149,7 @@ SCHEDULE = Ranked(
     choose=choose,
     candidates=candidates,
     predict=predict,
+    arranged=lambda program, knobs: Arranged(knobs.tiles(program.roles)),
     buckets=(COMPARED_AT,),
 )
 

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 from mirage_kernels.generator.emit.statements import camel
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
+from mirage_kernels.generator.plan.arranged import Arranged
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.target import Target
 
@@ -140,4 +141,5 @@ class Ranked(Schedule[P]):
     candidates: Callable[[P, int, Target], Iterator[Knobs]]  # that fit a block
     registers: Callable[[P, Any], int] = lambda program, knobs: 0  # of a thread with its knobs
     predict: Callable[[P, Target], Model]
+    arranged: Callable[[P, Any], Arranged]  # how blocks with its knobs run it
     buckets: tuple[int, ...] = ()  # sizes that it is compared at, of programs without a loop

@@ -33,6 +33,7 @@ from mirage_kernels.generator.schedules.producer_blocks import (
     with_producer_blocks,
 )
 from mirage_kernels.generator.schedules.producer_blocks.forms import pairs, producers
+from mirage_kernels.generator.schedules.run import require_runs
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
 from mirage_kernels.generator.search.cases import Case, affordable
 from mirage_kernels.generator.target import target
@@ -114,11 +115,16 @@ def require(subject: Subject) -> None:
 
 
 def planned(about: About, graph: Graph) -> KernelRecord:
-    """Return the record of a kernel with its variants: measured ones where it was tuned."""
+    """Return the record of a kernel with its variants: measured ones where it was tuned.
+
+    Raises PlanError or TileError where a variant's kernels do not do what the muGraph does.
+    """
     programs = programs_of(about.recipe, graph, about.arch)
     program, on = programs[0], target(about.arch)
     tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape))
     chosen = chosen_variants(programs, on, tuned)
+    for variant in chosen:
+        require_runs(programs[-1], graph, variant.knobs)
     largest = chosen[-1].knobs.tiles(program.roles)[program.roles.tokens]
     most_tokens = largest if program.statistics or program.also else MAX_TOKENS
     if tuned and (

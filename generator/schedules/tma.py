@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from mirage_kernels.generator.emit import statements
 from mirage_kernels.generator.emit.statements import camel, declared, launch_function
 from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.plan.arranged import Arranged
 from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules import producer_blocks
+from mirage_kernels.generator.schedules.loop import GROUP_WARPS, WarpgroupKnobs
 from mirage_kernels.generator.schedules.prologue import is_main
 
 OPENING = (
@@ -44,6 +46,26 @@ class TmaPlan:
 
 # Producer blocks of such a kernel, which are in pairs: they have maps of their own, behind its own.
 PRODUCERS = TmaPlan("producers", finished="producers", maps="producer_maps")
+
+
+def arranged(
+    program: TileProgram,
+    knobs: WarpgroupKnobs,
+    turns: tuple[int, int],
+    beside: Collection[Statement],
+) -> Arranged:
+    """Return what the blocks of a cluster are together, with a ring and what lies beside it.
+
+    `turns`: how many warpgroups take turns at steps, each with a slice of its own, and its depth.
+    """
+    found = Arranged(
+        knobs.block_tiles(program.roles),
+        slices=knobs.blocks * turns[0],
+        warps=GROUP_WARPS,
+        depth=turns[1],
+        stages=knobs.stages // turns[0],
+    ).with_ring(program)
+    return found.with_values(beside, program, at=found.bytes)
 
 
 def tma_tiles(program: TileProgram) -> list[Statement]:

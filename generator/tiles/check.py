@@ -6,10 +6,12 @@ two tiles along every dim that is cut, three along loops, with the edges of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph, Node, TensorType, retile
@@ -23,6 +25,8 @@ from mirage_kernels.generator.tiles.program import BlockProgram
 CLOSE = 1e-9  # relative difference of float64 results that are the same
 EDGE = 3  # elements of the last tile along a dynamic dim
 STEPS = 3  # of a loop
+Tensors = dict[str, npt.NDArray[np.float64]]
+Run = Callable[[Tensors], Mapping[str, npt.NDArray[np.float64]]]
 SHORT, VECTOR = 128, 16  # of a static dim that nothing cuts: longer ones are cut down, alike
 
 
@@ -37,13 +41,18 @@ def compare(graph: Graph, programs: Sequence[BlockProgram], sizes: Mapping[str, 
 
     Raises PlanError where a result differs, TileError where threads race.
     """
+    require_results(graph, partial(Interpreter(graph, sizes).run, programs), sizes)
+
+
+def require_results(graph: Graph, run: Run, sizes: Mapping[str, int]) -> None:
+    """Raise PlanError if what is run computes something else than a muGraph, on random tensors."""
     inputs = drawn(graph, sizes, np.random.default_rng(0))
     with np.errstate(all="ignore"):
         given = [inputs[n.name] for n in graph.inputs]
         wanted = results(graph, given, array_reading(FLOAT64, sizes))
         tensors = {name: np.asarray(x.parts[0], np.float64) for name, x in inputs.items()}
         tensors |= {n.name: np.arange(sizes[n.over], dtype=np.float64) for n in graph.of("iota")}
-        found = Interpreter(graph, sizes).run(programs, tensors)
+        found = run(tensors)
     for name, exact in zip(graph.outputs, wanted, strict=True):
         right = np.asarray(exact.over(graph.values[name].type.names).parts[0], np.float64)
         scale = np.nanmax(np.abs(right), initial=1e-300)
@@ -51,10 +60,13 @@ def compare(graph: Graph, programs: Sequence[BlockProgram], sizes: Mapping[str, 
             raise PlanError(f"the tile program of {name} differs from its muGraph at {sizes}")
 
 
-def shortened(graph: Graph) -> tuple[Graph, dict[str, int]]:
-    """Return a muGraph with short static extents and its own tiles, and extents of all dims."""
+def shortened(graph: Graph, steps: int = STEPS) -> tuple[Graph, dict[str, int]]:
+    """Return a muGraph with short static extents and its own tiles, and extents of all dims.
+
+    Loops have so many steps.
+    """
     graph = _with_short_parts(graph)
-    sizes = short_extents(graph)
+    sizes = short_extents(graph, steps)
     return _with_extents(graph, sizes), sizes
 
 
@@ -68,12 +80,12 @@ def _with_short_parts(graph: Graph) -> Graph:
     return retile(graph, tiles)
 
 
-def short_extents(graph: Graph) -> dict[str, int]:
+def short_extents(graph: Graph, steps: int = STEPS) -> dict[str, int]:
     """Return extents by dim: some tiles, and the edge that the real extent has."""
     tiles: dict[str, list[int]] = {}
     for space in graph.spaces:
         for axis in space.axes:
-            count = STEPS if axis is space.loop else 2
+            count = steps if axis is space.loop else 2
             tiles.setdefault(axis.dim, []).append(count * axis.tile)
     found = {}
     for d in (d for n in graph.inputs for d in n.out.type.dims):

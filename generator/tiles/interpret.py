@@ -227,19 +227,7 @@ class _Run:
             return self.device(value, index)
         args = [self.formula(a, index) for a in node.args]
         with np.errstate(all="ignore"):
-            return self.operation(node.op, args)
-
-    def operation(self, op: str, args: Sequence[Array]) -> Array:
-        if op == "last":
-            return args[0]
-        if op == "less":
-            return np.asarray((args[0] < args[1]).astype(np.float64))
-        if op == "both":
-            return np.asarray(((args[0] != 0) & (args[1] != 0)).astype(np.float64))
-        if op == "where":
-            return np.asarray(np.where(args[0] != 0, args[1], args[2]))
-        (made,) = FLOAT64.elementwise[op](*((a,) for a in args))
-        return np.asarray(made)
+            return elementwise(node.op, args)
 
     def reduce(self, s: Reduce) -> None:
         b, tile = self.block, self.program.tiles[s.tile]
@@ -322,3 +310,17 @@ class _Run:
             return
         inside = np.logical_and.reduce([whole[d] < b.extents[d] for d in type_.names])
         tensor[tuple(whole[d][inside] for d in type_.names)] = made[inside]
+
+
+def elementwise(op: str, args: Sequence[Array]) -> Array:
+    """Compute an elementwise operation; truth values are 1 and 0."""
+    if op == "last":
+        return args[0]
+    if op == "less":
+        return np.asarray((args[0] < args[1]).astype(np.float64))
+    if op == "both":
+        return np.asarray(((args[0] != 0) & (args[1] != 0)).astype(np.float64))
+    if op == "where":
+        return np.asarray(np.where(args[0] != 0, args[1], args[2]))
+    (made,) = FLOAT64.elementwise[op](*((a,) for a in args))
+    return np.asarray(made)

@@ -152,10 +152,8 @@ def edited(graph: Graph, change: Callable[[Node], tuple[Node, ...]]) -> Graph:
 
 
 def test_positions_are_not_planned_yet(fused: Fused) -> None:
-    place = Value("position", fused().values["eps"].type)
-    iota = Node("iota", (), (place,), over="K")
-    graph = edited(fused(), lambda n: (iota, n) if n.op == "size" else (n,))
-    assert refusal(graph) == "mine: positions are not planned yet (position)"
+    graph = edited(fused(), lambda n: (replace(n, op="iota"),) if n.op == "size" else (n,))
+    assert refusal(graph) == "mine: positions are not planned yet (size_K)"
 
 
 REFUSED: dict[str, tuple[str, dict[str, object]]] = {

@@ -26,6 +26,7 @@ from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.headers import mugraph_words
 from mirage_kernels.generator.schedules.choose import variants
 from mirage_kernels.generator.schedules.general.products import with_products
+from mirage_kernels.generator.schedules.run import require_runs
 from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tiles.triton import emit_triton
@@ -91,8 +92,11 @@ def _planned(graph: Runnable) -> tuple[Kernel, Lowered]:
     for choice in graph.choices():
         lowered = choice.lowered()
         try:
-            program = tile_program(NAME, with_threads(streamed(lowered.graph)))
+            planned = with_threads(streamed(lowered.graph))
+            program = tile_program(NAME, planned)
             schedules = variants(program, target(DEFAULT_ARCH))
+            for variant in schedules:
+                require_runs(program, planned, variant.knobs)
         except PlanError as error:
             first = first or error
             continue

@@ -30,6 +30,7 @@ from mirage_kernels.generator.schedules.producer_blocks import (
     producer_tiles,
 )
 from mirage_kernels.generator.schedules.prologue import has_prologue, main_program
+from mirage_kernels.generator.schedules.register_operand.areas import arranged
 from mirage_kernels.generator.schedules.row_wise import row_wise_knobs, whole_row_blocks
 from mirage_kernels.generator.schedules.schedule import Model, Ranked
 from mirage_kernels.generator.target import Target
@@ -393,4 +394,5 @@ SCHEDULE = Ranked(
     registers=lambda program, knobs: RegisterBlock.of(program).registers(knobs),
     shared_bytes=lambda program, knobs: RegisterBlock.of(program).shared_bytes(knobs),
     predict=predict,
+    arranged=lambda program, knobs: arranged(RegisterBlock.of(program).program, knobs, STEP_DEPTH),
 )

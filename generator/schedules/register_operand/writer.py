@@ -16,6 +16,7 @@ from mirage_kernels.generator.emit.statements import (
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules import producer_blocks, tma
+from mirage_kernels.generator.schedules.register_operand.areas import beside, in_place, late
 from mirage_kernels.generator.schedules.schedule import Variant
 
 INCLUDES = ("tile/register_operand/reduce.cuh", "tile/tile.cuh")
@@ -62,7 +63,7 @@ def receivers(program: TileProgram) -> str:
 
 
 def _plan(writer: Writer, program: TileProgram) -> None:
-    if _beside(program) or program.kept or program.products:
+    if beside(program) or program.kept or program.products:
         own = "constexpr int kOwn = Config::kRows / Config::kBlocks;"
         writer.write("template <class Config>", f"{own}  // rows that a block finishes", "")
     writer.write(
@@ -83,7 +84,7 @@ def _plan(writer: Writer, program: TileProgram) -> None:
             writer.line(f"static constexpr int kVectors = {count}, kTokenSums = {token_sums};")
         whole = () if program.received else program.roles.inner
         writer.line(f"static constexpr int kInner = {' + '.join(map(own_lines, whole)) or '0'};")
-        extra = [f"tile::{_kept_type(s, program)}::kBytes" for s in _beside(program)]
+        extra = [f"tile::{_kept_type(s, program)}::kBytes" for s in beside(program)]
         _extra_bytes(writer, extra or ["0"])
     writer.write(
         "template <class Config>",
@@ -110,37 +111,26 @@ def _extra_bytes(writer: Writer, terms: Sequence[str]) -> None:
     return writer.write(f"{left} {ended[0]}", *(indent + term for term in ended[1:]))
 
 
-def _beside(program: TileProgram) -> tuple[Statement, ...]:
-    """Return what is kept beside the ring: tiles of weights, and what other blocks send."""
-    return (*program.fetches, *program.received, *(program.products if program.received else ()))
-
-
-def _in_place(program: TileProgram) -> list[Statement]:
-    """Return what meets where the ring was: all but sums of tokens alone, which lie beside it."""
-    return [s for s in program.reductions if s.layout is not Layout.TOKEN_SUMS]
-
-
 def _map(writer: Writer, program: TileProgram) -> None:
     writer.write(
         "// Shared memory beside the pipeline, and in its place after the loop.",
         "template <class Config>",
     )
-    types = {s.out: "RegisterOperandReduction<Block>" for s in _in_place(program)}
+    types = {s.out: "RegisterOperandReduction<Block>" for s in in_place(program)}
     for s in tma.reductions(program, Layout.INNER_ACCUM):
         lines = statements.inner_lines(s, program)
         types[s.out] = f"AccumPartials<{lines}, Block::kTokens, Block::kGroups>"
     for s in (*program.fetches, *program.kept, *program.received, *program.products):
         types[s.out] = _kept_type(s, program)
-    late = () if program.received else program.products
     with writer.block("struct RegisterOperandMap {", "};"), declared(writer, program, member=True):
         writer.write(
             "using Block = RegisterOperandBlock<Config>;",
             *(f"using {camel(name)} = tile::{type_};" for name, type_ in types.items()),
             "using Staging = tile::RegisterOperandStaging<Block>;",
         )
-        _offsets(writer, "Block::kPipelineBytes", [camel(s.out) for s in _beside(program)])
-        in_place = [camel(s.out) for s in (*_in_place(program), *program.kept, *late)]
-        end = _offsets(writer, "0", [*in_place, "Staging"])
+        _offsets(writer, "Block::kPipelineBytes", [camel(s.out) for s in beside(program)])
+        met = [camel(s.out) for s in (*in_place(program), *late(program))]
+        end = _offsets(writer, "0", [*met, "Staging"])
         writer.line(f"static_assert({end} <= Block::kPipelineBytes);")
     writer.line()
 
@@ -212,7 +202,7 @@ def _read(s: Statement, program: TileProgram) -> str:
 
 
 def _after_loop(writer: Writer, program: TileProgram) -> None:
-    products, inside = tma.reductions(program, Layout.ACCUM), _in_place(program)
+    products, inside = tma.reductions(program, Layout.ACCUM), in_place(program)
     for i, s in enumerate(tma.reductions(program, Layout.TOKEN_SUMS)):
         writer.line(f"const auto {s.out}_parts = tile::store_partials(block, {i}, {s.args[0]});")
     for s in inside:

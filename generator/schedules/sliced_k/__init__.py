@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.arranged import RING, Arranged
 from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
 from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange
@@ -38,7 +39,6 @@ from mirage_kernels.generator.target import Target
 
 CHUNK_DEPTH = 32  # contracted elements that a warp takes of a row at once: 4 lanes x 16 bytes
 PRODUCER_CHUNKS = 2
-RING = "steps"  # the pipeline's name among the buffers
 MAPPED_DEPTH_REGISTERS = 16  # of fp32 vectors along the depth that the loop computes (ptxas)
 MAPPED_BF16_REGISTERS = 24  # more than fp16: 13 to 38 by ptxas, for six architectures
 
@@ -201,6 +201,20 @@ class Footprint(loop.Block):
         buffers.insert(first, Buffer(RING, ring, frozenset({0})))
         return arrange(buffers)
 
+    def arranged(self, knobs: SlicedK) -> Arranged:
+        """Return what a block is: each warp takes slices of the depth, in stages of its own."""
+        found, step = self.arrangement(knobs), self.vectors(knobs) * 16 * WARP_LANES
+        return Arranged(
+            knobs.block_tiles(self.program.roles),
+            slices=knobs.warps,
+            depth=knobs.chunks * CHUNK_DEPTH,
+            stages=knobs.stages,
+            step_bytes=step,
+            slice_bytes=knobs.stages * step,
+            bytes=found.peak,
+            offsets=found.offsets,
+        )
+
     def few_registers(self, knobs: SlicedK) -> bool:
         """Say whether a thread's registers do not spill."""
         most = loop.REGISTERS_BESIDE_PRODUCERS if self.program.received else loop.REGISTERS_LEFT
@@ -351,4 +365,5 @@ SCHEDULE = Ranked(
     registers=lambda program, knobs: Footprint.of(program).registers(knobs),
     shared_bytes=lambda program, knobs: Footprint.of(program).shared_bytes(knobs),
     predict=predict,
+    arranged=lambda program, knobs: Footprint.of(program).arranged(knobs),
 )

@@ -9,11 +9,12 @@ from mirage_kernels.generator.emit import statements
 from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.plan.arranged import RING
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
 from mirage_kernels.generator.schedules import producer_blocks
 from mirage_kernels.generator.schedules.row_wise import statistics
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sliced_k import RING, Footprint, SlicedK
+from mirage_kernels.generator.schedules.sliced_k import Footprint, SlicedK
 
 ABOUT = (
     "sliced-K: each warp of a block streams its own slice of the depth; they add up their sums "

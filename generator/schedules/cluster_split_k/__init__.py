@@ -11,28 +11,18 @@ take turns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from mirage_kernels.generator.emit.cuda import Part, lines_of
-from mirage_kernels.generator.emit.statements import (
-    IN_LOOP,
-    declared,
-    output_tile,
-    per_element,
-    rows_of,
-)
-from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.arranged import Arranged
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram, needed
 from mirage_kernels.generator.schedules import loop, tma
 from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, Streaming
-from mirage_kernels.generator.schedules.schedule import Model, Ranked, Variant
-from mirage_kernels.generator.schedules.tma import vectors
+from mirage_kernels.generator.schedules.schedule import Model, Ranked
 from mirage_kernels.generator.target import Target
 
 BLOCKS = 2  # of a cluster: all SMs hold pairs, not all larger clusters (docs/measurements.md)
@@ -47,16 +37,6 @@ TOKENS = 32  # what csrc/tile wants a block's tokens to be a multiple of
 START_US = 2.0  # and end
 STEP_CYCLES, COMPUTED_CYCLES = 250.0, 600.0  # per 64 elements of the depth, as tiles lie, computed
 VECTOR_CYCLES = 1.8  # per element of the depth, where vectors along it are computed
-
-ROOM = "tile/cluster_split_k"
-INCLUDES = (f"{ROOM}/reduce.cuh", f"{ROOM}/steps.cuh", "tile/tile.cuh")
-ABOUT = "cluster split-K: two blocks of a cluster share rows and split the depth"
-WORDS = ("false", "true")
-PLAN = tma.TmaPlan("cluster_split_k", "tile::kClusterBlocks", step="k")
-SUMS = {
-    Layout.ACCUM: "tile::WideAccum<Block::kTiles, Block::kTokens>",
-    Layout.TOKEN_SUMS: "tile::TokenPartial<Block::kTokens / tile::kGroupWarps>",
-}
 
 
 @dataclass(frozen=True)
@@ -213,6 +193,19 @@ class SplitBlock(loop.Block):
         return max(loop.ALONE_BYTES, ring + overrun + vectors + sums + barriers)
 
 
+def arranged(program: TileProgram, knobs: ClusterSplitK) -> Arranged:
+    """Return what the blocks of a cluster are together: those that take turns have a slice each.
+
+    Sums meet beside the pipeline, which the other block may still read.
+    """
+    block, made = SplitBlock(program), split(program)
+    assert made is not None
+    turns = (block.turns(knobs.rows), block.tma_tiles(knobs.rows) * loop.TMA_DEPTH)
+    found = tma.arranged(program, knobs, turns, program.reductions)
+    roles = tuple(filter(None, (made.prepared, made.multiplied)))
+    return replace(found, roles=roles, rewritten=made.rewritten, waits=False)
+
+
 # -- the rule, and what is tried -------------------------------------------------------------------
 
 
@@ -286,112 +279,5 @@ SCHEDULE = Ranked(
     registers=lambda program, knobs: SplitBlock(program).registers(knobs),
     shared_bytes=lambda program, knobs: SplitBlock(program).shared_bytes(knobs),
     predict=predict,
+    arranged=arranged,
 )
-
-
-# -- as CUDA, over csrc/tile/cluster_split_k ------------------------------------------------------
-
-
-def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
-    """Return the form of a kernel whose clusters split the depth."""
-    return [Part(PLAN.name, ABOUT, INCLUDES, (), lines_of(_write, program, split(program)))]
-
-
-def _write(writer: Writer, program: TileProgram, made: Split) -> None:
-    """Write the plan's constants, the kernel and its launch."""
-    products, token_sums = (len(tma.reductions(program, layout)) for layout in SUMS)
-    counts = f"kRowTensors = {len(tma.row_tensors(program))}, kVectors = {len(vectors(program))}"
-    flags = f"kTransforms = {WORDS[bool(made.prepared)]}, kRewrites = {WORDS[bool(made.rewritten)]}"
-    writer.write(
-        "// Many tokens: the two blocks of a cluster share rows and split the depth.",
-        "template <class Config>",
-        "struct ClusterSplitKPlan : Config {",
-        "  using Element = typename Config::T;",
-        f"  static constexpr int kDepth = Config::{program.roles.depth}, {counts};",
-        f"  static constexpr bool {flags};",
-        f"  static constexpr int kProducts = {products}, kTokenSums = {token_sums};",
-        "};",
-        "template <class Config>",
-        "using ClusterSplitKBlock = tile::ClusterSplitKBlock<ClusterSplitKPlan<Config>>;",
-        "",
-        "template <class Config>",
-        "__global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)",
-        "    __launch_bounds__(ClusterSplitKBlock<Config>::kThreads, 1)",
-    )
-    given = f"const __grid_constant__ {tma.args_type(program, PLAN)} given"
-    head = f"        {program.recipe}_cluster_split_k({given}) {{"
-    with writer.block(head), declared(writer, program):
-        _kernel(writer, program, made)
-    writer.line()
-    tma.write_launch(writer, program, PLAN)
-
-
-def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
-    writer.write(
-        "using Block = ClusterSplitKBlock<Config>;",
-        *tma.OPENING,
-        f"const Block block{{shared, tile::cluster_rank(), {tma.TOKEN_LINES}}};",
-        "block.begin();",
-        "",
-    )
-    tma.write_operands(writer, program, PLAN)
-    writer.table(rows_of((f"{SUMS[s.layout]} {s.out};", s) for s in program.accumulators))
-    writer.line()
-    tma.write_copies(writer, program, PLAN)
-    if made.prepared:
-        with writer.block("if (block.transforms()) {", ""):
-            _role(writer, program, made, "transform_tokens")
-    with writer.block("} else {") if made.prepared else nullcontext():
-        _role(writer, program, made, "multiply")
-    writer.line()
-    products = tma.reductions(program, Layout.ACCUM)
-    for s in program.reductions:
-        left = f"{'auto' if s in products else 'const auto'} {s.out}_parts"
-        place = tma.reductions(program, s.layout).index(s)
-        writer.line(f"{left} = tile::store_partials(block, {place}, {s.args[0]});")
-    writer.write(
-        "tile::wait_for_partials(block);",
-        f"if (!block.finishes({program.roles.tokens} - first_token)) return;",
-        *(f"tile::add_partials(block, {i}, {s.out}_parts);" for i, s in enumerate(products)),
-        "",
-        output_tile(program, "first_token + block.rank * Block::kHalf"),
-    )
-    with writer.block("const auto finish = [&](tile::OwnedElement e) {", "};"):
-        per_element(writer, program.epilogue, program)
-    writer.line(f"tile::for_each_owned(block, out_tile, {program.output.name}, finish);")
-
-
-def _role(writer: Writer, program: TileProgram, made: Split, role: str) -> None:
-    """Write what warps of one role do with a step."""
-    statements = made.multiplied if role == "multiply" else made.prepared
-    read = _read(program, statements, role)
-    elsewhere = made.rewritten not in {s.out for s in statements}
-    reads_vectors = any(s.out in read for s in vectors(program))
-    head = f"tile::{role}(block, {WORDS[reads_vectors]}, [&](const auto& step) {{"
-    with writer.block(head, "});"):
-        loaded = [s for s in program.loads if s.out in read]
-        rows = rows_of((f"const auto {s.out} = step.{read[s.out]};", s) for s in loaded)
-        for s in statements:
-            args = ["step.token_tma()" if elsewhere and a == made.rewritten else a for a in s.args]
-            rows += rows_of([(IN_LOOP[s.do](s, args), s)])
-            rows += [(f"step.rewrite({s.out});", "")] * (s.out == made.rewritten)
-        writer.table(rows)
-
-
-def _read(program: TileProgram, statements: Sequence[Statement], role: str) -> dict[str, str]:
-    """Return how a role reads what is loaded: as fragments, or as tiles that are multiplied."""
-    products = {a for s in statements if s.do is Do.CONTRACT for a in s.args}
-    mapped = {a for s in statements if s.do is not Do.CONTRACT for a in s.args}
-    rows = tma.row_tensors(program)
-    found: dict[str, str] = {}
-    for s in program.loads:
-        if s.layout is Layout.DEPTH and s.out in mapped:
-            found[s.out] = f"vector({vectors(program).index(s)})"
-        elif s.layout is Layout.TOKENS and role == "transform_tokens":
-            found[s.out] = "tokens()"
-        elif s.layout is Layout.TOKENS and s.out in products:
-            found[s.out] = "token_tma()"
-        elif s.layout is Layout.ROWS and role == "multiply":
-            tile = "row_tma" if s.out in products and s.out not in mapped else "rows"
-            found[s.out] = f"{tile}({rows.index(s.out)})"
-    return found
