@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
@@ -25,8 +26,13 @@ from mirage_kernels.generator.frontend.export import (
     place_of,
     plain,
 )
-from mirage_kernels.generator.frontend.merging import merged
-from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, lower, sizes_of
+from mirage_kernels.generator.frontend.merging import are_rows, gaps_of, merged
+from mirage_kernels.generator.frontend.positional.lower import (
+    Lowered,
+    flat,
+    lower,
+    sizes_of,
+)
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import DType, Graph
@@ -76,6 +82,7 @@ class Portion:
     results: Sequence[Any]
     where: Callable[[Any], str]  # a node is called in the source
     shapes: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of inputs side by side
+    strides: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of others and of results
 
 
 def portions_recipe(
@@ -118,6 +125,7 @@ class Traced:
     dtypes: tuple[DType, ...]
     dynamic: tuple[str, ...]
     shapes: tuple[tuple[int | str, ...], ...]
+    strided: bool = False  # something lies apart in memory that fast schedules take side by side
 
     @property
     def graph(self) -> Graph:
@@ -185,7 +193,7 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
         dtypes.append(dtype_of(value, name))
         extents = portion.shapes.get(node) or tuple(int(n) for n in value.shape) or (1,)
         strides = () if node in portion.shapes else tuple(value.stride()) or (1,)
-        found[node] = program.input(extents, dtypes[-1], strides)
+        found[node] = program.input(extents, dtypes[-1], portion.strides.get(node, strides))
     for node in portion.nodes:
         if node.op != "call_function":
             raise RecipeError(f"{portion.name} has a {node.op} in its graph", "none is known here")
@@ -209,7 +217,17 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
         tuple(row[0] if row and row[0] in named else math.prod(sizes[d] for d in row) for row in x)
         for x in renamed.inputs
     )
-    return Traced(merged(renamed, named), tuple(names), tuple(dtypes), named, shapes)
+    given = [x.layout for x in program.inputs]
+    made = [portion.strides.get(n, ()) for n in portion.results]
+    gaps = [
+        gaps_of(rows, sizes, strides)
+        for rows, strides in zip((*renamed.inputs, *renamed.outputs), (*given, *made), strict=True)
+    ]
+    strided = any(gaps[len(given) :]) or any(
+        own and not are_rows(rows, named) for rows, own in zip(renamed.inputs, gaps, strict=False)
+    )
+    lowered = merged(renamed, named, {*chain(*gaps)})
+    return Traced(lowered, tuple(names), tuple(dtypes), named, shapes, strided=strided)
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -293,18 +311,26 @@ class TracedFunction:
         known = dict(zip(self.traced.names, self.traced.lowered.inputs, strict=True))
         return {name: known[name] for name in self.given}
 
+    @property
+    def orders(self) -> dict[str, tuple[int, ...]]:
+        """Return for the dims of each of the recipe's inputs their places in the function's."""
+        inputs = dict(zip(self.traced.names, self.traced.graph.inputs, strict=True))
+        rows = {name: flat(layout) for name, layout in self.layouts.items()}
+        return {n: tuple(map(row.index, inputs[n].out.type.names)) for n, row in rows.items()}
+
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """Call the function with tensors in the order of the recipe's inputs."""
-        layouts = [*self.layouts.values()]
+        layouts, orders = self.layouts, self.orders
         sizes: dict[str, int] = {}
         named: dict[str, torch.Tensor] = {}
-        for layout, tensor in zip(layouts, tensors, strict=True):
-            sizes |= dict(zip(flat(layout), tensor.shape, strict=True))
-        shapes = dict(zip(self.traced.names, self.traced.shapes, strict=True))
         for name, tensor in zip(self.given, tensors, strict=True):
-            named[name] = tensor.reshape(
-                [n if isinstance(n, int) else sizes[n] for n in shapes[name]]
-            )
+            places = range(tensor.dim())
+            named[name] = tensor.permute(sorted(places, key=orders[name].__getitem__))
+            sizes |= dict(zip(flat(layouts[name]), named[name].shape, strict=True))
+        shapes = dict(zip(self.traced.names, self.traced.shapes, strict=True))
+        for name, tensor in named.items():
+            extents = [n if isinstance(n, int) else sizes[n] for n in shapes[name]]
+            named[name] = tensor.reshape(extents)
         made = self._called(named)
         results = made if isinstance(made, tuple | list) else (made,)
         shaped = [
@@ -354,6 +380,7 @@ def _recipe(name: str, function: TracedFunction) -> Recipe:
         also={f"result_{i}": text for i, text in enumerate(outputs[1:], start=1)},
         dynamic=dict.fromkeys(traced.dynamic, BOUND),
         reference=function,
+        strided=traced.strided,
         shapes=(Shape("the example inputs", static),),
     )
     return declared(program)

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.partition.pieces import is_cat, shape_of
 from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutates
 
 FEW = 64  # rows up to which kernels multiply at the speed of memory
@@ -126,6 +127,7 @@ class Cuts:
     alone: set[Node] = field(default_factory=set)  # products that nothing joins
     first: set[Node] = field(default_factory=set)  # reductions that start a kernel
     calls: set[Node] = field(default_factory=set)  # PyTorch's, besides those that have no form
+    parted: set[Node] = field(default_factory=set)  # cats whose pieces are of several kernels
 
 
 class Grouping:
@@ -154,6 +156,7 @@ class Grouping:
             self._place(node, region)
             region += mutates(node) and node in trace.refused
         self._merge_chains()
+        self._merge_pieces(cuts.parted)
 
     # -- forming -----------------------------------------------------------------------------------
 
@@ -263,6 +266,19 @@ class Grouping:
             free &= sums * len(into.products) <= MOST_IN_FRONT
             if group.reductions <= most and free and self._room(into, group.nodes):
                 self._merge(group, into)
+
+    def _merge_pieces(self, parted: set[Node]) -> None:
+        """Compute pieces that are alike, and joined to one tensor, in one kernel."""
+        for cat in (n for n in self.trace.nodes if is_cat(n) and n not in parted):
+            for piece in cat.args[0][1:]:
+                group, into = (self.of.get(self.seen(n)) for n in (piece, cat.args[0][0]))
+                if group is None or into is None or group is into:
+                    continue
+                alike = shape_of(piece) == shape_of(cat.args[0][0])
+                chains = group.kind is into.kind is Kind.CHAIN
+                plain = not (group.reductions or into.reductions) and group.region == into.region
+                if alike and chains and plain and self._unites(into, group):
+                    self._merge(group, into)
 
     def _result(self, group: Group) -> bool:
         return bool({*map(self.seen, self.trace.results)} & {*group.nodes})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
@@ -15,8 +15,9 @@ from mirage_kernels.generator.frontend.from_torch import (
     TracedFunction,
     portions_recipe,
 )
-from mirage_kernels.generator.frontend.positional.lower import sizes_of
+from mirage_kernels.generator.frontend.positional.lower import Layout, sizes_of
 from mirage_kernels.generator.partition.groups import Group, Grouping, Kind, ordered, reduces
+from mirage_kernels.generator.partition.places import Place, join_step, places_of
 from mirage_kernels.generator.partition.trace import Node, Size, Trace, is_view
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.program_steps import call
@@ -36,11 +37,23 @@ class Part:
     nodes: tuple[Node, ...]
     inputs: tuple[Node, ...]
     results: tuple[Node, ...]
+    places: Mapping[Node, Place] = field(default_factory=dict)  # of results, or what a cat joins
+
+    @property
+    def key(self) -> frozenset[Node]:
+        """What its kernel depends on: its nodes, and what its results are parts of."""
+        return frozenset((*self.nodes, *(p.whole for p in self.places.values())))
 
     @property
     def computing(self) -> list[Node]:
         """The nodes that are no views."""
         return [n for n in self.nodes if not is_view(n)]
+
+    @property
+    def runs(self) -> bool:
+        """Say whether it is more than views, and a cat of which kernels do not write all."""
+        joined = self.kind is Kind.CALL and self.places and len(self.places) == len(self.inputs)
+        return bool(self.computing) and not joined
 
     @property
     def name(self) -> str:
@@ -68,6 +81,10 @@ class Part:
                 [*map(own, self.results)],
                 self.trace.where,
                 {own(n): shape for n in self.inputs if (shape := self.stored(n, own))},
+                {
+                    **{own(n): self.seen_strides(n, own) for n in self.inputs if self.is_seen(n)},
+                    **{own(n): p.strides(own(p.whole)) for n, p in self.places.items()},
+                },
             )
             for own in both[: 1 + bool(dynamic)]
         ]
@@ -81,11 +98,27 @@ class Part:
         """
         if not self.is_one(node):
             shape = own(node).meta["val"].shape
-            return () if node in self.trace.inputs else tuple(map(int, shape)) or (1,)
+            apart = node in self.trace.inputs or self.is_seen(node)
+            return () if apart else tuple(map(int, shape)) or (1,)
         last = {int(u.meta["val"].shape[-1]) for u in self.trace.users(node) if u in self.nodes}
         if len(last) != 1 or any(reduces(u) or is_view(u) for u in self.trace.users(node)):
             raise RecipeError(f"{self.trace.name(node)} has one element, and no one width")
         return (*last,)
+
+    def is_seen(self, node: Node) -> bool:
+        """Say whether an input is a view that PyTorch makes."""
+        return node not in self.trace.inputs and is_view(node) and not self.is_one(node)
+
+    def seen_strides(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
+        """Return the strides of a view of what lies side by side, or of an input.
+
+        Dims of one element keep their places in the order.
+        """
+        seen, found, inner = looked_at(self.trace, node, own), list[int](), 1
+        for size, stride in zip(reversed(seen.shape), reversed(seen.stride()), strict=True):
+            found.append(stride if size > 1 else inner)
+            inner = found[-1] * size
+        return (*reversed(found),) or (1,)
 
     def is_one(self, node: Node) -> bool:
         """Say whether an input has one element, whatever the dynamic extents."""
@@ -111,12 +144,19 @@ class Part:
         reference.__doc__ = f"{ops} of {self.trace.function.named}"
         return reference
 
+    def called(self) -> Step:
+        """Return how a program runs its node by PyTorch."""
+        (node,) = self.nodes
+        if self.places:
+            return join_step(self.trace, node, [*self.places])
+        return self.trace.call(node)
+
     def step(self, recipe: Recipe, symbol: str) -> Step:
         """Return how a program runs its kernel."""
         function = recipe.reference
         assert isinstance(function, TracedFunction)
         by_name = {self.trace.name(n): n for n in self.inputs}
-        sizes = sizes_of(function.traced.graph)
+        sizes, orders = sizes_of(function.traced.graph), function.orders
         return {
             "kernel": symbol,
             "inputs": [
@@ -125,6 +165,7 @@ class Part:
                     "shape": [*_extents(layout, self.trace.shape(by_name[n]), sizes)],
                     "one": self.is_one(by_name[n]),
                 }
+                | ({} if [*orders[n]] == sorted(orders[n]) else {"order": [*orders[n]]})
                 for n, layout in function.layouts.items()
             ],
             "results": [
@@ -133,9 +174,17 @@ class Part:
                     "shape": self.trace.shape(n),
                     "dtype": dtype_name(n),
                 }
-                for n in self.results
+                | self._into(n, layout, sizes)
+                for n, layout in zip(self.results, function.traced.lowered.outputs, strict=True)
             ],
         }
+
+    def _into(self, node: Node, layout: Layout, sizes: Mapping[str, int]) -> Step:
+        """Return where a result goes that is a part of another tensor, and its kernel's extents."""
+        if node not in self.places:
+            return {}
+        own = [*_extents(layout, self.trace.shape(node), sizes)]
+        return {"into": self.places[node].data(self.trace) | {"as": own}}
 
 
 def _dim(size: Mapping[str, Any]) -> str:
@@ -188,7 +237,20 @@ def parts_of(grouping: Grouping) -> list[Part]:
         there.update(group.nodes)
     for result in trace.results:
         look(result)
-    return made
+    return [*_placed(trace, made)]
+
+
+def _placed(trace: Trace, parts: Sequence[Part]) -> Iterator[Part]:
+    """Yield parts; kernels write results where a cat joins them."""
+    kernels = {n: i for i, p in enumerate(parts) if p.kind is not Kind.CALL for n in p.results}
+    calls = {p.nodes[0]: i for i, p in enumerate(parts) if p.kind is Kind.CALL}
+    places = places_of(trace, kernels, calls)
+    for part in parts:
+        of = part.inputs if part.kind is Kind.CALL else part.results
+        own = {n: places[n] for n in of if n in places}
+        if part.kind is Kind.CALL:
+            own = {n: place for n, place in own.items() if place.whole is part.nodes[0]}
+        yield replace(part, places=own)
 
 
 def _kernel(grouping: Grouping, group: Group) -> Part:
@@ -218,7 +280,6 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
 
 def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:
     """Say whether a view of a value that another kernel stores has its elements in their order."""
-    import torch
 
     way = [node]
     while is_view(way[0]) and way[0] not in grouping.trace.inputs:
@@ -227,13 +288,30 @@ def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:
     several = any(view.target is operator.getitem for view in views)
     if several or stored in own or stored in grouping.trace.inputs:
         return False
-    whole = torch.empty(tuple(map(int, stored.meta["val"].shape)), device="meta")
-    values: dict[str, Any] = {grouping.trace.name(stored): whole}
-    extents = {dim: mine for dim, (mine, _) in grouping.trace.extents.items()}
+    seen = looked_at(grouping.trace, node, lambda n: n)
+    return bool(seen.is_contiguous() and seen.numel() == stored.meta["val"].numel())
+
+
+def looked_at(trace: Trace, node: Node, own: Callable[[Node], Node]) -> torch.Tensor:
+    """Return a view of a tensor without memory, which lies side by side unless it is an input.
+
+    `own` says at which of the two extents of dynamic dims.
+    """
+    import torch
+
+    way = [node]
+    while is_view(way[0]) and way[0] not in trace.inputs:
+        way.insert(0, way[0].all_input_nodes[0])
+    stored, *views = way
+    value = own(stored).meta["val"]
+    whole = torch.empty(tuple(map(int, value.shape)), device="meta")
+    if stored in trace.inputs:
+        whole = torch.empty_strided(whole.shape, value.stride(), device="meta")
+    values: dict[str, Any] = {trace.name(stored): whole}
+    extents = {dim: both[0 if own(node) is node else 1] for dim, both in trace.extents.items()}
     for view in views:
-        call(grouping.trace.call(view), values, extents)
-    seen = values[grouping.trace.name(node)]
-    return bool(seen.is_contiguous() and seen.numel() == whole.numel())
+        call(trace.call(view), values, extents)
+    return values[trace.name(node)]  # type: ignore[no-any-return]
 
 
 def _is_item(grouping: Grouping, node: Node) -> bool:

@@ -64,7 +64,7 @@ class Program:
     def results(self) -> list[Result]:
         """The kernels that a way runs, each once."""
         parts = [p for way in self.ways for p in way.parts if p.kind is not Kind.CALL]
-        used = {frozenset(p.nodes) for p in parts}
+        used = {p.key for p in parts}
         return [result for nodes, result in self.kernels.items() if nodes in used]
 
     @property
@@ -96,7 +96,7 @@ class Program:
                 ops = ", ".join(operator_of(n).strip("_") for n in part.computing)
                 if "kernel" in step:
                     yield f"  kernel {step['kernel']}: {ops}"
-                elif part.computing:
+                elif part.runs:
                     yield f"  PyTorch: {ops}"
 
 
@@ -160,11 +160,11 @@ def _way(made: Program, make: Make, most: Most, few: Callable[[Node], bool]) -> 
 def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     """Make the kernel of a part; where there is none, note what to cut otherwise.
 
-    Products go alone; the last of several sums starts a kernel of its own.
+    Pieces of one tensor and products go alone; the last of several sums starts a kernel of its own.
     """
     if part.kind is Kind.CALL:
         return True
-    nodes = frozenset(part.nodes)
+    nodes = part.key
     if nodes not in made.kernels and nodes not in made.reasons:
         try:
             result = made.kernels[nodes] = make(part.recipe(_free_name(made, part)))
@@ -177,7 +177,11 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     if fast:
         return True
     sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
-    if products and len(part.computing) > 1 and not {*products} <= cuts.alone:
+    joined = [p.whole for p in part.places.values()]
+    joined = [cat for cat in joined if joined.count(cat) > 1 and cat not in cuts.parted]
+    if joined:
+        cuts.parted.update(joined)
+    elif products and len(part.computing) > 1 and not {*products} <= cuts.alone:
         cuts.alone.update(products)
     elif len(sums) > 1 and sums[-1] not in cuts.first:
         cuts.first.add(sums[-1])
@@ -221,9 +225,9 @@ def _steps(made: Program, parts: Sequence[Part]) -> Iterator[Step]:
         last |= dict.fromkeys((trace.name(n) for n in (*part.inputs, *part.results)), i)
     for i, part in enumerate(parts):
         if part.kind is Kind.CALL:
-            step = trace.call(part.nodes[0])
+            step = part.called()
         else:
-            result = made.kernels[frozenset(part.nodes)]
+            result = made.kernels[part.key]
             record = result.record
             step = part.step(result.request.recipe, f"{record.recipe}_{record.stem}")
         ended = sorted(name for name, at in last.items() if at == i and name not in kept)

@@ -22,6 +22,7 @@ from mirage_kernels.generator.frontend.export import (
 )
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
 from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.partition.pieces import in_pieces
 
 if TYPE_CHECKING:
     import torch
@@ -55,13 +56,14 @@ class Trace:
     """A function's nodes at two extents of every dynamic dim; `pairs` has those of both traces."""
 
     def __init__(self, function: Function, dtype: torch.dtype) -> None:
-        self.function, dynamic = function, function.dynamic
+        self.function, self.dtype, dynamic = function, dtype, function.dynamic
         run, given = _in_type(function, dtype)
         dims = dict.fromkeys(d for each in dynamic.values() for d in each.values())
         more = {dim: STEP * (i + 1) for i, dim in enumerate(dims)}
         both = [longer_by(given, dynamic, by) for by in ({}, more)[: 1 + bool(dims)]]
         self.run, self.examples = run, both[0]
         self.programs = [exported(run, examples) for examples in both]
+        in_pieces([program.graph for program in self.programs])
         first, last = (list(p.graph.nodes) for p in (self.programs[0], self.programs[-1]))
         if [str(n.target) for n in first] != [str(n.target) for n in last]:
             raise RecipeError(
@@ -173,6 +175,13 @@ class Trace:
         if a is None or isinstance(a, bool | float | str):
             return a
         raise RecipeError(f"{self.function.named} gives an operator {a!r}, which is no plain value")
+
+
+def base_of(trace: Trace, node: Node) -> Node:
+    """Return what a view looks at, through all views."""
+    while node not in trace.inputs and is_view(node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def mutates(node: Node) -> bool:
