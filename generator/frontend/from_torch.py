@@ -11,12 +11,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.counting import with_sizes
+from mirage_kernels.generator.frontend.dim_names import Dynamic, with_names
 from mirage_kernels.generator.frontend.export import (
     applied,
     dtype_of,
@@ -33,7 +35,7 @@ from mirage_kernels.generator.frontend.positional.lower import (
     lower,
     sizes_of,
 )
-from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.frontend.positional.program import Program, Step
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import Recipe, Shape
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     import torch
 
 Examples = Mapping[str, "torch.Tensor"] | Sequence["torch.Tensor"]
-Dynamic = Mapping[str, Mapping[int, str]]
 BOUND = 2**20  # of dynamic extents
 ROWS = 3  # of dynamic dims when a function is compared with its trace
 OTHER = 7  # a dynamic extent is so much larger in the second trace, which must be the same
@@ -203,7 +204,7 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
             raise RecipeError(f"{portion.where(node)}: {error.sentence}", error.hint) from error
     results = [found[r] for r in portion.results]
     program.results.extend(results)
-    lowered = lower(program)
+    lowered = _lowered(program)
     for made, node in zip(results, portion.results, strict=True):
         shape = tuple(node.meta["val"].shape) or (1,)
         if tuple(made.dims) != shape:
@@ -211,7 +212,7 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
                 f"a result of {portion.name} has the dims {list(shape)} by broadcasting alone",
                 "return it without the dims that nothing varies along",
             )
-    renamed, named = _named(lowered, names, dynamic)
+    renamed, named = with_names(lowered, names, dynamic)
     sizes = sizes_of(renamed.graph)
     shapes = tuple(
         tuple(row[0] if row and row[0] in named else math.prod(sizes[d] for d in row) for row in x)
@@ -230,52 +231,16 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
     return Traced(lowered, tuple(names), tuple(dtypes), named, shapes, strided=strided)
 
 
-# -- names -----------------------------------------------------------------------------------------
-
-
-def _named(
-    lowered: Lowered, names: Sequence[str], dynamic: Dynamic
-) -> tuple[Lowered, tuple[str, ...]]:
-    """Return a graph with the names that dynamic dims were given, and these names."""
-    wanted: dict[str, str] = {}
-    for tensor, dims in dynamic.items():
-        if tensor not in names:
-            raise RecipeError(f"there is no input {tensor!r}", f"inputs: {', '.join(names)}")
-        for at, name in dims.items():
-            row = lowered.inputs[names.index(tensor)][at]
-            if len(row) != 1:
-                raise RecipeError(f"dim {at} of {tensor} is split: it cannot be dynamic")
-            same = sum(
-                other == name or other == f"{name}{n}" for n, other in enumerate(wanted.values(), 1)
-            )
-            wanted.setdefault(row[0], f"{name}{same + 1}" if same else name)
-    taken = {*wanted.values()}
-    own = [d for d in sizes_of(lowered.graph) if d not in wanted]
-    free = (f"D{i}" for i in range(1000) if f"D{i}" not in {*own, *taken})
-    new = wanted | {d: next(free) for d in own if d in taken}
-
-    def row_of(row: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(new.get(d, d) for d in row)
-
-    layouts = [tuple(tuple(map(row_of, t)) for t in x) for x in (lowered.inputs, lowered.outputs)]
-    return Lowered(_renamed(lowered.graph, new), *layouts), tuple(dict.fromkeys(wanted.values()))
-
-
-def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
-    nodes = []
-    for node in graph.nodes:
-        outs = tuple(
-            replace(
-                v,
-                type=replace(
-                    v.type,
-                    dims=tuple(replace(d, name=new.get(d.name, d.name)) for d in v.type.dims),
-                ),
-            )
-            for v in node.outs
-        )
-        nodes.append(replace(node, outs=outs, over=new.get(node.over, node.over)))
-    return replace(graph, nodes=tuple(nodes))
+def _lowered(program: Program) -> Lowered:
+    """Return a program's graph; dims of results that are alike are the same where they can be."""
+    first, *others = program.results
+    like = [x for x in others if x.dims == first.dims]
+    tied = replace(program, steps=[*program.steps], tensors=[*program.tensors])
+    with suppress(GraphError):
+        for other in like:
+            tied.apply(Step("alike"), (first, other))
+        return lower(tied)
+    return lower(program)
 
 
 # -- the recipe ------------------------------------------------------------------------------------
