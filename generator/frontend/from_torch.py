@@ -28,6 +28,7 @@ from mirage_kernels.generator.frontend.export import (
     place_of,
     plain,
 )
+from mirage_kernels.generator.frontend.masks import is_positional
 from mirage_kernels.generator.frontend.merging import are_rows, gaps_of, merged
 from mirage_kernels.generator.frontend.positional.lower import (
     Lowered,
@@ -203,6 +204,8 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
         except GraphError as error:
             raise RecipeError(f"{portion.where(node)}: {error.sentence}", error.hint) from error
     results = [found[r] for r in portion.results]
+    if is_positional(results):
+        raise RecipeError(f"{portion.name} returns positions or a mask", "kernels make numbers")
     program.results.extend(results)
     lowered = _lowered(program)
     for made, node in zip(results, portion.results, strict=True):
@@ -358,6 +361,8 @@ def _replayed(graph: Graph, given: Mapping[str, Tensor]) -> Tensor | tuple[Tenso
     for node in graph.nodes:
         if node.op == "const":
             found[node.name] = node.value
+        elif node.op == "iota":
+            found[node.name] = Tensor(builder, builder.add(node))
         elif node.op == "size":
             found[node.name] = size(builder, node.over, DType.FP32)
         elif node.op != "input":

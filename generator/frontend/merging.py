@@ -68,6 +68,8 @@ def _with_one(graph: Graph, outer: str, inner: str) -> Graph | None:
     pair, nodes, halves = {outer, inner}, list[Node](), dict[str, str]()
     for node in graph.nodes:
         if node.over in pair:
+            if not node.args:  # positions, or an extent
+                return None
             if node.args[0] in halves:  # the second of two sums is both
                 node = replace(node, args=(halves[node.args[0]],), over=outer)
             elif _sums_on(graph, node, pair):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mirage_kernels.generator.frontend.positional.positions import Condition
 from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
 
 Operand = Tensor | float
@@ -40,6 +41,15 @@ class Steps:
             for x in operands
         ]
         return self.step(Step(op), *made)
+
+    def where(self, conditions: Sequence[Condition], a: Tensor, b: Operand) -> Tensor:
+        """Return `a` where all conditions on positions hold, `b` elsewhere."""
+        other = b if isinstance(b, Tensor) else self.number(float(b), a.num_dims)
+        never = [c for c in conditions if not any(c[0]) and c[1] < 0]
+        some = tuple(c for c in conditions if any(c[0]))
+        if never or not some:
+            return self("add", self("mul", a, 0.0), b) if never else a
+        return self.step(Step("where", conditions=some), a, other)
 
     def minimum(self, a: Operand, b: Operand) -> Tensor:
         """Return -max(-a, -b)."""

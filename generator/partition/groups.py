@@ -151,7 +151,7 @@ class Grouping:
         self.attention = self._attention()
         region = 0
         for node in trace.nodes:
-            if is_view(node) and node not in self.calls:
+            if trace.is_free(node) and node not in self.calls:
                 continue
             self._place(node, region)
             region += mutates(node) and node in trace.refused

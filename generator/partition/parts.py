@@ -46,8 +46,8 @@ class Part:
 
     @property
     def computing(self) -> list[Node]:
-        """The nodes that are no views."""
-        return [n for n in self.nodes if not is_view(n)]
+        """The nodes that are no views or constants."""
+        return [n for n in self.nodes if not self.trace.is_free(n)]
 
     @property
     def runs(self) -> bool:
@@ -217,8 +217,9 @@ def parts_of(grouping: Grouping) -> list[Part]:
     trace, made, there = grouping.trace, list[Part](), set[Node](grouping.trace.inputs)
 
     def look(node: Node) -> None:
-        if node not in there and is_view(node) and node not in grouping.calls:
-            look(node.all_input_nodes[0])
+        if node not in there and trace.is_free(node) and node not in grouping.calls:
+            for argument in node.all_input_nodes:
+                look(argument)
             made.append(Part(trace, Kind.CALL, (node,), tuple(node.all_input_nodes), (node,)))
         there.add(node)
 
@@ -262,8 +263,10 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
                 continue
             viewed = argument not in trace.inputs and is_view(argument)
             viewed = viewed and (not _is_item(grouping, argument) or argument.args[0] in own)
-            viewed = viewed and argument not in grouping.calls
-            if viewed and not (group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)):
+            viewed = viewed and not (
+                group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)
+            )
+            if (viewed or argument in trace.constants) and argument not in grouping.calls:
                 own.add(argument)
                 visit(argument)
             else:

@@ -21,6 +21,7 @@ from mirage_kernels.generator.frontend.export import (
     place_of,
 )
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
+from mirage_kernels.generator.frontend.masks import SOURCES
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.partition.pieces import in_pieces
 
@@ -133,6 +134,22 @@ class Trace:
                     reasons[node.args[0]] = error.sentence  # of several results PyTorch's is one
                 found[node] = self._input(program, node)
         return reasons
+
+    @cached_property
+    def constants(self) -> set[Node]:
+        """Return the nodes that no input goes into: positions and masks, which kernels make."""
+        found = set[Node]()
+        for node in self.nodes:
+            own = node.all_input_nodes
+            if node not in self.refused and (
+                found.issuperset(own) if own else operator_of(node) in SOURCES
+            ):
+                found.add(node)
+        return found
+
+    def is_free(self, node: Node) -> bool:
+        """Say whether a node computes nothing: a view, or what a kernel makes where it is used."""
+        return is_view(node) or node in self.constants
 
     @staticmethod
     def _input(program: Program, node: Node) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.dims import LOOP, Scope, Tile
+from mirage_kernels.generator.frontend.positional.positions import chosen
 from mirage_kernels.generator.ir import OPS, Kind
 
 if TYPE_CHECKING:
@@ -387,6 +388,7 @@ POSITIONAL: dict[str, Op] = {
     "number": Op(0, lambda step, args: None, _number, numbers=1),
     "reshape": Op(1, _reshaped, _reshape, "the number of elements stays"),
     "permute": Op(1, _permuted, _permute, "each dim has one place"),
+    "where": Op(2, _broadcast, chosen),
     "alike": Op(2, _broadcast, _alike),  # its first operand; dims are those of the second
     "rms_norm": Op(1, _broadcast, _rms_norm, over_dim=True),
     "reduction_max": Op(1, _shorter, _reduction_max, results=2, over_dim=True, block=True),
