@@ -26,6 +26,7 @@ from mirage_kernels.generator.frontend.norms import (
     instance_norm,
     layer_norm,
     rms_norm,
+    variance_and_mean,
     vector_norm,
 )
 from mirage_kernels.generator.frontend.positional.program import Tensor
@@ -167,6 +168,11 @@ def _amin(s: Steps, x: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     return s("neg", _amax(s, s("neg", x), dim, keepdim))
 
 
+def _aminmax(s: Steps, x: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
+    over = () if dim is None else dim
+    return _amin(s, x, over, keepdim), _amax(s, x, over, keepdim)
+
+
 def _largest(amax: Callable[..., Tensor], larger: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return torch.max or min: of all elements, of two tensors, or along a dim with positions."""
 
@@ -268,6 +274,10 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "max": _largest(_amax, _binary("max")),
     "min": _largest(_amin, Steps.minimum),
     "amax": _amax,
+    "aminmax": _aminmax,
+    "var": lambda s, x, *a, **k: variance_and_mean(s, x, *a, **k)[0],
+    "std": lambda s, x, *a, **k: s("sqrt", variance_and_mean(s, x, *a, **k)[0]),
+    "var_mean": variance_and_mean,
     "amin": _amin,
     "sum": _reduction("reduction"),
     "mean": _reduction("mean"),

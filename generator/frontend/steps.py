@@ -96,7 +96,12 @@ class Steps:
         return self.step(Step("matmul"), self.ranked(a, rank), self.ranked(b, rank))
 
     def normalized(self, x: Tensor, dims: Sequence[int], eps: float) -> Tensor:
-        """Return (x - mean) / sqrt(variance + eps) along dims.
+        """Return (x - mean) / sqrt(variance + eps) along dims."""
+        mean, variance = self.moments(x, dims)
+        return self("div", self("sub", x, mean), self("sqrt", self("add", variance, eps)))
+
+    def moments(self, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return mean and variance along dims, which stay with one element.
 
         The variance is mean(x^2) - mean(x)^2, not below 0, where no block holds a row: both sums
         are of one pass then.
@@ -108,4 +113,9 @@ class Steps:
         else:
             squares = self.reduce("mean", self("square", x), dims)
             variance = self("max", self("sub", squares, self("square", mean)), 0.0)
-        return self("div", centred, self("sqrt", self("add", variance, eps)))
+        return mean, variance
+
+    def shortened(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+        """Return a tensor without dims of one element."""
+        gone = [x.position(d) for d in dims] or range(x.num_dims)
+        return self.reshape(x, [n for i, n in enumerate(x.dims) if i not in gone] or [1])

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.frontend.steps import MOST_CENTRED
 from mirage_kernels.generator.partition.pieces import is_cat, shape_of
 from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutates
 
@@ -29,9 +30,9 @@ ATTENTION = "scaled_dot_product_attention"
 SOFTMAX = frozenset(("softmax", "_softmax"))
 SAME = frozenset(("to", "_to_copy", "contiguous", "clone", "type_as", "lift_fresh_copy", "dropout"))
 _REDUCTIONS = """
-log_softmax logsumexp sum mean max min amax amin norm linalg_vector_norm frobenius_norm layer_norm
-rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss huber_loss kl_div
-triplet_margin_loss
+log_softmax logsumexp sum mean var std var_mean aminmax max min amax amin norm linalg_vector_norm
+frobenius_norm layer_norm rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss
+huber_loss kl_div triplet_margin_loss
 """
 REDUCTIONS = SOFTMAX | frozenset(_REDUCTIONS.split())
 
@@ -128,6 +129,7 @@ class Cuts:
     first: set[Node] = field(default_factory=set)  # reductions that start a kernel
     calls: set[Node] = field(default_factory=set)  # PyTorch's, besides those that have no form
     parted: set[Node] = field(default_factory=set)  # cats whose pieces are of several kernels
+    apart: set[Node] = field(default_factory=set)  # sums that are no second result of a kernel
 
 
 class Grouping:
@@ -157,6 +159,7 @@ class Grouping:
             region += mutates(node) and node in trace.refused
         self._merge_chains()
         self._merge_pieces(cuts.parted)
+        self._merge_sums(cuts.apart)
 
     # -- forming -----------------------------------------------------------------------------------
 
@@ -279,6 +282,26 @@ class Grouping:
                 plain = not (group.reductions or into.reductions) and group.region == into.region
                 if alike and chains and plain and self._unites(into, group):
                     self._merge(group, into)
+
+    def _merge_sums(self, apart: set[Node]) -> None:
+        """Sum what several read of one tensor, where results are as long, in one kernel."""
+        sums = [g for g in self.groups if g.kind is Kind.CHAIN and g.reductions]
+        sums = [g for g in sums if not {*g.nodes} & apart]
+        for i, group in enumerate(sums):
+            for into in sums[:i]:
+                there = group in self.groups and into in self.groups
+                if there and self._reads_alike(group, into) and self._unites(into, group):
+                    self._merge(group, into)
+
+    def _reads_alike(self, a: Group, b: Group) -> bool:
+        """Say whether two groups sum rows of one tensor, none longer than a block holds."""
+        stored = (n for g in (a, b) for n in g.nodes if self.used_outside(n, g))
+        made = {tuple(map(int, _first(n).shape)) for n in stored}
+        taken = [{self.seen(x) for n in g.nodes for x in n.all_input_nodes} for g in (a, b)]
+        rows = [_first(n).numel() for n in taken[0] & taken[1]]
+        if a.region != b.region or len(made) != 1 or not rows:
+            return False
+        return 1 < max(rows) // max(1, prod(*made)) <= MOST_CENTRED
 
     def _result(self, group: Group) -> bool:
         return bool({*map(self.seen, self.trace.results)} & {*group.nodes})

@@ -181,6 +181,8 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     joined = [cat for cat in joined if joined.count(cat) > 1 and cat not in cuts.parted]
     if joined:
         cuts.parted.update(joined)
+    elif len(sums) > 1 and len(part.results) > 1 and not {*sums} & cuts.apart:
+        cuts.apart.add(sums[-1])
     elif products and len(part.computing) > 1 and not {*products} <= cuts.alone:
         cuts.alone.update(products)
     elif len(sums) > 1 and sums[-1] not in cuts.first:

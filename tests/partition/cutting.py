@@ -56,7 +56,8 @@ def ways(program: Program) -> list[list[str]]:
 
 def require_same(program: Program, run: Callable[..., Any], **given: Tensor) -> None:
     """Run the document with every kernel computed by its recipe's reference."""
-    recipes = {f"sm_90a/{r.record.recipe}_any": r.request.recipe for r in program.results}
+    named = ((f"{r.record.recipe}_{r.record.stem}", r.request.recipe) for r in program.results)
+    recipes = {f"sm_90a/{name}": recipe for name, recipe in named}
 
     def kernel(
         key: str, tensors: Sequence[Tensor], into: Sequence[Tensor | None]
