@@ -53,11 +53,12 @@ def call(step: Mapping[str, Any], values: Values, extents: Extents) -> None:
 
 
 def join(step: Mapping[str, Any], values: Values) -> None:
-    """Copy into a tensor the parts that no kernel has written there."""
+    """Copy into a tensor the parts that no kernel has written there; name it as the result."""
     whole = values[step["join"]]
     for part in step["copies"]:
         to = whole.narrow(part["dim"], part["start"], part["size"])
         to.copy_(values[part["piece"]])
+    values[step["result"]] = whole
 
 
 def extents_of(inputs: Sequence[Mapping[str, Any]], given: Values) -> dict[str, int]:
@@ -168,7 +169,7 @@ class SteppedProgram:
     def _place(
         result: Mapping[str, Any], like: Tensor, values: Values, extents: Extents
     ) -> Tensor | None:
-        """Return where a result is written: a part of a tensor that this makes, unless it is there.
+        """Return where a result is written: a tensor, or a part of one that this makes.
 
         None for a tensor of its own.
         """
@@ -181,8 +182,9 @@ class SteppedProgram:
                 decoded(place["shape"], {}, extents, None),
             )
             values[place["value"]] = like.new_empty(shape, dtype=dtype)
-        whole: Tensor = values[place["value"]]
-        part = whole.narrow(place["dim"], place["start"], place["size"])
+        part: Tensor = values[place["value"]]
+        if "dim" in place:
+            part = part.narrow(place["dim"], place["start"], place["size"])
         return part.view(decoded(place["as"], {}, extents, None))
 
 

@@ -130,8 +130,8 @@ def variance_and_mean(
         dim, unbiased = None, dim
     over = [dim] if isinstance(dim, int) else [*(dim or range(x.num_dims))]
     mean, variance = s.moments(x, over)
-    count, less = math.prod(x.dims[d] for d in over), int(unbiased)
-    less = less if correction is None else correction
+    count = math.prod(x.dims[d] for d in over)
+    less = float(unbiased if correction is None else correction)
     if count <= less:
         raise GraphError(f"the variance of {count} elements with correction={less}")
     made = (s("mul", variance, count / (count - less)) if less else variance, mean)

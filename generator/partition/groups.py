@@ -18,6 +18,12 @@ from typing import Any
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.steps import MOST_CENTRED
 from mirage_kernels.generator.partition.pieces import is_cat, shape_of
+from mirage_kernels.generator.partition.products import (
+    ATTENTION,
+    PRODUCTS,
+    factors,
+    free_extents,
+)
 from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutates
 
 FEW = 64  # rows up to which kernels multiply at the speed of memory
@@ -25,8 +31,6 @@ LOW_RANK = 128  # columns of a product that the next one may take in the same ke
 MOST_NODES, MOST_REDUCTIONS = 14, 3  # of a kernel: what a search finds in seconds
 MOST_IN_FRONT = 3  # sums in front of products times those: their terms multiply
 CENTRED = frozenset(("layer_norm", "group_norm", "instance_norm"))  # two sums each
-PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "matmul", "einsum", "mv"))
-ATTENTION = "scaled_dot_product_attention"
 SOFTMAX = frozenset(("softmax", "_softmax"))
 SAME = frozenset(("to", "_to_copy", "contiguous", "clone", "type_as", "lift_fresh_copy", "dropout"))
 _REDUCTIONS = """
@@ -92,33 +96,6 @@ def ordered(grouping: Grouping) -> list[Group]:
     for group in sorted(grouping.groups, key=lambda g: g.region):
         visit(group)
     return done
-
-
-def free_extents(node: Node) -> tuple[int, int]:
-    """Return the rows of a product's two operands: what each has and the other has not."""
-    a, b, *_ = (tuple(map(int, n.meta["val"].shape)) for n in factors(node))
-    op = operator_of(node)
-    if op == "einsum":
-        names = str(node.args[0]).replace(" ", "").partition("->")[0].split(",")
-        mine, other = (dict(zip(x, s, strict=True)) for x, s in zip(names, (a, b), strict=True))
-        return prod(n for d, n in mine.items() if d not in other), prod(
-            n for d, n in other.items() if d not in mine
-        )
-    if op == "linear":
-        return prod(a[:-1]), b[0]
-    columns = b[-1] if len(b) > 1 else 1
-    rows = prod(a[:-1]) if len(b) <= 2 else a[-2] if len(a) > 1 else 1
-    return rows, columns
-
-
-def factors(node: Node) -> Sequence[Node]:
-    """Return the tensors that a product multiplies."""
-    op = operator_of(node)
-    if op == "einsum":
-        return list(node.args[1])
-    if op == ATTENTION:
-        return list(node.args[:3])
-    return [n for n in node.args if isinstance(n, type(node))][1 if op == "addmm" else 0 :][:2]
 
 
 @dataclass(frozen=True)
@@ -298,7 +275,7 @@ class Grouping:
         stored = (n for g in (a, b) for n in g.nodes if self.used_outside(n, g))
         made = {tuple(map(int, _first(n).shape)) for n in stored}
         taken = [{self.seen(x) for n in g.nodes for x in n.all_input_nodes} for g in (a, b)]
-        rows = [_first(n).numel() for n in taken[0] & taken[1]]
+        rows = [int(_first(n).numel()) for n in taken[0] & taken[1]]
         if a.region != b.region or len(made) != 1 or not rows:
             return False
         return 1 < max(rows) // max(1, prod(*made)) <= MOST_CENTRED

@@ -17,8 +17,9 @@ from mirage_kernels.generator.frontend.from_torch import (
 )
 from mirage_kernels.generator.frontend.positional.lower import Layout, sizes_of
 from mirage_kernels.generator.partition.groups import Group, Grouping, Kind, ordered, reduces
-from mirage_kernels.generator.partition.places import Place, join_step, places_of
-from mirage_kernels.generator.partition.trace import Node, Size, Trace, is_view
+from mirage_kernels.generator.partition.places import Flow, Place, join_step, places_of, views_first
+from mirage_kernels.generator.partition.trace import Node, Size, Trace, base_of, is_view
+from mirage_kernels.generator.partition.views import Own, in_its_order, looked_at, strides_of
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.program_steps import call
 
@@ -51,9 +52,9 @@ class Part:
 
     @property
     def runs(self) -> bool:
-        """Say whether it is more than views, and a cat of which kernels do not write all."""
-        joined = self.kind is Kind.CALL and self.places and len(self.places) == len(self.inputs)
-        return bool(self.computing) and not joined
+        """Say whether it is more than views, and no copy of what kernels write there."""
+        written = self.kind is Kind.CALL and self.places
+        return bool(self.computing) and not (written and not self.called()["copies"])
 
     @property
     def name(self) -> str:
@@ -81,10 +82,7 @@ class Part:
                 [*map(own, self.results)],
                 self.trace.where,
                 {own(n): shape for n in self.inputs if (shape := self.stored(n, own))},
-                {
-                    **{own(n): self.seen_strides(n, own) for n in self.inputs if self.is_seen(n)},
-                    **{own(n): p.strides(own(p.whole)) for n, p in self.places.items()},
-                },
+                {own(n): strides for n, strides in self.strides(own)},
             )
             for own in both[: 1 + bool(dynamic)]
         ]
@@ -105,20 +103,14 @@ class Part:
             raise RecipeError(f"{self.trace.name(node)} has one element, and no one width")
         return (*last,)
 
+    def strides(self, own: Own) -> Iterator[tuple[Node, tuple[int, ...]]]:
+        """Yield inputs that PyTorch looks at, and results that have a place, with their strides."""
+        yield from ((n, strides_of(self.trace, n, own)) for n in self.inputs if self.is_seen(n))
+        yield from ((n, place.strides(self.trace, n, own)) for n, place in self.places.items())
+
     def is_seen(self, node: Node) -> bool:
         """Say whether an input is a view that PyTorch makes."""
-        return node not in self.trace.inputs and is_view(node) and not self.is_one(node)
-
-    def seen_strides(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
-        """Return the strides of a view of what lies side by side, or of an input.
-
-        Dims of one element keep their places in the order.
-        """
-        seen, found, inner = looked_at(self.trace, node, own), list[int](), 1
-        for size, stride in zip(reversed(seen.shape), reversed(seen.stride()), strict=True):
-            found.append(stride if size > 1 else inner)
-            inner = found[-1] * size
-        return (*reversed(found),) or (1,)
+        return base_of(self.trace, node) is not node and not self.is_one(node)
 
     def is_one(self, node: Node) -> bool:
         """Say whether an input has one element, whatever the dynamic extents."""
@@ -148,7 +140,7 @@ class Part:
         """Return how a program runs its node by PyTorch."""
         (node,) = self.nodes
         if self.places:
-            return join_step(self.trace, node, [*self.places])
+            return join_step(self.trace, node, self.places)
         return self.trace.call(node)
 
     def step(self, recipe: Recipe, symbol: str) -> Step:
@@ -242,15 +234,16 @@ def parts_of(grouping: Grouping) -> list[Part]:
 
 
 def _placed(trace: Trace, parts: Sequence[Part]) -> Iterator[Part]:
-    """Yield parts; kernels write results where a cat joins them."""
-    kernels = {n: i for i, p in enumerate(parts) if p.kind is not Kind.CALL for n in p.results}
-    calls = {p.nodes[0]: i for i, p in enumerate(parts) if p.kind is Kind.CALL}
-    places = places_of(trace, kernels, calls)
-    for part in parts:
-        of = part.inputs if part.kind is Kind.CALL else part.results
-        own = {n: places[n] for n in of if n in places}
-        if part.kind is Kind.CALL:
-            own = {n: place for n, place in own.items() if place.whole is part.nodes[0]}
+    """Yield parts; kernels write results where a cat joins them, or where they are copied to."""
+    flows = [Flow(p.nodes, p.inputs, p.results, p.kind is Kind.CALL) for p in parts]
+    places, first = places_of(trace, flows), dict[int, list[int]]()
+    for view, kernel in views_first(trace, flows, places).items():
+        first.setdefault(kernel, []).append(view)
+    moved = {i for views in first.values() for i in views}
+    order = (j for i in range(len(parts)) if i not in moved for j in (*first.get(i, ()), i))
+    for part in (parts[i] for i in order):
+        call = part.nodes[0] if part.kind is Kind.CALL else None
+        own = {n: place for n, place in places.items() if n in part.results or place.call is call}
         yield replace(part, places=own)
 
 
@@ -283,38 +276,10 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
 
 def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:
     """Say whether a view of a value that another kernel stores has its elements in their order."""
-
-    way = [node]
-    while is_view(way[0]) and way[0] not in grouping.trace.inputs:
-        way.insert(0, way[0].all_input_nodes[0])
-    stored, *views = way
-    several = any(view.target is operator.getitem for view in views)
-    if several or stored in own or stored in grouping.trace.inputs:
+    stored = base_of(grouping.trace, node)
+    if stored in own or stored in grouping.trace.inputs or stored.target is operator.getitem:
         return False
-    seen = looked_at(grouping.trace, node, lambda n: n)
-    return bool(seen.is_contiguous() and seen.numel() == stored.meta["val"].numel())
-
-
-def looked_at(trace: Trace, node: Node, own: Callable[[Node], Node]) -> torch.Tensor:
-    """Return a view of a tensor without memory, which lies side by side unless it is an input.
-
-    `own` says at which of the two extents of dynamic dims.
-    """
-    import torch
-
-    way = [node]
-    while is_view(way[0]) and way[0] not in trace.inputs:
-        way.insert(0, way[0].all_input_nodes[0])
-    stored, *views = way
-    value = own(stored).meta["val"]
-    whole = torch.empty(tuple(map(int, value.shape)), device="meta")
-    if stored in trace.inputs:
-        whole = torch.empty_strided(whole.shape, value.stride(), device="meta")
-    values: dict[str, Any] = {trace.name(stored): whole}
-    extents = {dim: both[0 if own(node) is node else 1] for dim, both in trace.extents.items()}
-    for view in views:
-        call(trace.call(view), values, extents)
-    return values[trace.name(node)]  # type: ignore[no-any-return]
+    return in_its_order(looked_at(grouping.trace, node, lambda n: n), stored)
 
 
 def _is_item(grouping: Grouping, node: Node) -> bool:

@@ -17,17 +17,9 @@ from mirage_kernels.generator.errors import (
 )
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType, dumps
-from mirage_kernels.generator.partition.groups import (
-    FEW,
-    PRODUCTS,
-    Cuts,
-    Grouping,
-    Kind,
-    factors,
-    free_extents,
-    reduces,
-)
+from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind, reduces
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name, parts_of
+from mirage_kernels.generator.partition.products import PRODUCTS, factors, free_extents
 from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe

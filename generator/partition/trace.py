@@ -195,8 +195,10 @@ class Trace:
 
 
 def base_of(trace: Trace, node: Node) -> Node:
-    """Return what a view looks at, through all views."""
+    """Return what a view looks at, through all views; one of several results is no view."""
     while node not in trace.inputs and is_view(node):
+        if node.target is operator.getitem and not is_view(node.args[0]):
+            break
         node = node.all_input_nodes[0]
     return node
 
