@@ -51,6 +51,7 @@ class Program:
     kernels: dict[frozenset[Node], Result] = field(default_factory=dict)
     reasons: dict[frozenset[Node], str] = field(default_factory=dict)
     ways: list[Way] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of recipes, those without a kernel too
 
     @property
     def results(self) -> list[Result]:
@@ -94,9 +95,14 @@ class Program:
 
 def write_program(document: dict[str, Any], folder: Path) -> Path:
     """Write a program's document below the folder of its kernels and return its path."""
+    return write_whole(folder / document_path(document), f"{dumps(document)}\n")
+
+
+def document_path(document: Mapping[str, Any]) -> str:
+    """Return the path of a program's document below the folder of its kernels."""
     shapes = crc32(dumps(document["inputs"]).encode())
     name = f"{document['name']}_{document['dtype']}_{shapes:08x}{DOCUMENT}"
-    return write_whole(folder / str(document["arch"]) / name, f"{dumps(document)}\n")
+    return f"{document['arch']}/{name}"
 
 
 def partitioned(function: Function, dtype: DType, arch: str, make: Make) -> Program:
@@ -203,11 +209,14 @@ def _is_slow(result: Result, part: Part) -> bool:
 
 
 def _free_name(made: Program, part: Part) -> str:
-    """Return a kernel's name, which no other of the program has."""
-    taken = {r.record.recipe for r in made.kernels.values()}
+    """Return a kernel's name, which no other of the program has, whatever became of that.
+
+    So a program is cut to the same names where its kernels are known already.
+    """
     base = f"{made.name}_{part.name}"
-    numbered = (base if i == 1 else f"{base}_{i}" for i in range(1, len(taken) + 2))
-    return next(name for name in numbered if name not in taken)
+    numbered = (base if i == 1 else f"{base}_{i}" for i in range(1, len(made.names) + 2))
+    made.names.append(next(name for name in numbered if name not in made.names))
+    return made.names[-1]
 
 
 def _steps(made: Program, parts: Sequence[Part]) -> Iterator[Step]:
