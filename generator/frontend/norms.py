@@ -129,7 +129,7 @@ def variance_and_mean(
     if isinstance(dim, bool):  # of all elements, unbiased or not
         dim, unbiased = None, dim
     over = [dim] if isinstance(dim, int) else [*(dim or range(x.num_dims))]
-    mean, variance = s.moments(x, over)
+    mean, _, variance = s.moments(x, over)
     count = math.prod(x.dims[d] for d in over)
     less = float(unbiased if correction is None else correction)
     if count <= less:

@@ -97,11 +97,11 @@ class Steps:
 
     def normalized(self, x: Tensor, dims: Sequence[int], eps: float) -> Tensor:
         """Return (x - mean) / sqrt(variance + eps) along dims."""
-        mean, variance = self.moments(x, dims)
-        return self("div", self("sub", x, mean), self("sqrt", self("add", variance, eps)))
+        _, centred, variance = self.moments(x, dims)
+        return self("div", centred, self("sqrt", self("add", variance, eps)))
 
-    def moments(self, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return mean and variance along dims, which stay with one element.
+    def moments(self, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean, x - mean and variance along dims, which stay with one element.
 
         The variance is mean(x^2) - mean(x)^2, not below 0, where no block holds a row: both sums
         are of one pass then.
@@ -113,7 +113,7 @@ class Steps:
         else:
             squares = self.reduce("mean", self("square", x), dims)
             variance = self("max", self("sub", squares, self("square", mean)), 0.0)
-        return mean, variance
+        return mean, centred, variance
 
     def shortened(self, x: Tensor, dims: Sequence[int]) -> Tensor:
         """Return a tensor without dims of one element."""
