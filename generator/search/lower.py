@@ -209,10 +209,17 @@ class _Block:
         name = ""
         for op, given, over in ways:
             given = given or (name,)
-            alike = (n for n in self.builder.nodes if (n.op, n.args, n.over) == (op, given, over))
-            known = next(alike, None)
-            name = known.name if known else self.step(op, given, over)
+            name = self.known(op, given, over) or self.step(op, given, over)
         return name
+
+    def known(self, op: str, args: tuple[str, ...], over: str) -> str:
+        """Return the value of a node that the block has, "" without one."""
+        terms = {n.name for n in self.builder.nodes if n.op == "mul" and n.args == args}
+        for n in self.builder.nodes:
+            products = op == "contract" and n.op == "sum" and n.over == over and n.args[0] in terms
+            if products or (n.op, n.args, n.over) == (op, args, over):
+                return n.name
+        return ""
 
     def ride(self, name: str, tile: str) -> None:
         """Store a tile of a result; raises SearchError where several blocks have the same."""
