@@ -133,6 +133,17 @@ class _Pieces:
             users = [*cat.users]  # none of one that was erased
             if all(self.is_movable(u, cat) for u in users):
                 todo += [self.moved(cat, user) for user in users]
+        for cat in filter(is_cat, self.graph.nodes):
+            self.flatten(cat)
+
+    def flatten(self, cat: Node) -> None:
+        """Join at once what another cat has joined along the same dim for this one alone."""
+        at, given = joined_dim(cat), list[Node]()
+        for x in cat.args[0]:
+            same = is_cat(x) and joined_dim(x) == at and {*x.users} == {cat}
+            same = same and self.region[x] == self.region[cat]
+            given += x.args[0] if same else [x]
+        cat.update_arg(0, given)
 
     def is_elementwise(self, node: Node) -> bool:
         """Say whether each element of a node's result is of one element of each operand."""

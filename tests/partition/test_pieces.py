@@ -52,6 +52,22 @@ def interleaved(x: Tensor, w: Tensor) -> Tensor:
     return torch.relu(torch.cat((torch.tanh(c), a, b * 2), dim=1)) + 1
 
 
+def partly_rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    turning, left = x[..., :16], x[..., 16:]
+    return torch.cat((rotated(turning, cos, sin), left), dim=-1)
+
+
+def fused(x: Tensor, w: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    q, k, v = F.linear(x, w).view(-1, 6, 16).split((4, 1, 1), dim=1)
+    both = rotated(torch.cat((q, k), dim=1), cos, sin)
+    return torch.cat((both, v * 2), dim=1)
+
+
+def across(x: Tensor, y: Tensor) -> Tensor:
+    rows = torch.cat((torch.tanh(x), torch.exp(y)), 0)
+    return torch.cat((rows * 2, torch.relu(rows)), 1) - 1
+
+
 def residual(x: Tensor, y: Tensor) -> Tensor:
     return torch.sigmoid(torch.cat((x, y), 0)) * 2
 
@@ -77,6 +93,15 @@ def written(x: Tensor, y: Tensor) -> Tensor:
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, tuple[int, ...]]]] = {
     "parts of a product": (interleaved, {"x": (5, 64), "w": (96, 64)}),
+    "a part that turns": (
+        partly_rotated,
+        {"x": (5, 4, 24), "cos": (5, 1, 16), "sin": (5, 1, 16)},
+    ),
+    "heads of one product": (
+        fused,
+        {"x": (5, 32), "w": (96, 32), "cos": (5, 1, 16), "sin": (5, 1, 16)},
+    ),
+    "rows and columns": (across, {"x": (5, 24), "y": (3, 24)}),
     "rows": (residual, {"x": (5, 24), "y": (3, 24)}),
     "two in one": (doubled, {"x": (5, 24), "y": (5, 24)}),
     "one that is a result": (kept, {"x": (5, 24), "y": (5, 24)}),
@@ -124,3 +149,12 @@ def test_a_piece_that_pytorch_makes_is_copied() -> None:
     (join,) = steps(program, "join")
     assert [(c["start"], c["size"]) for c in join["copies"]] == [(0, 16)]
     require_same(program, sorted_beside, x=drawn(5, 16))
+
+
+def test_what_is_joined_to_joined_pieces_is_copied_beside_them() -> None:
+    shapes = {"x": (5, 4, 24), "cos": (5, 1, 16), "sin": (5, 1, 16)}
+    program = cut(partly_rotated, [*shapes], **shapes)
+    (join,) = steps(program, "join")
+    assert [(c["start"], c["size"]) for c in join["copies"]] == [(16, 8)]
+    assert len(steps(program, "kernel")) == 1
+    require_same(program, partly_rotated, **{n: drawn(3, *s[1:]) for n, s in shapes.items()})
