@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, sizes_of
+from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
 from mirage_kernels.generator.ir import Dim, Graph, Node, TensorType
 from mirage_kernels.generator.recipe import LARGEST_STATIC
 
@@ -44,6 +44,8 @@ def merged(lowered: Lowered, kept: Collection[str], gaps: Collection[str] = ()) 
             or sizes[outer] * sizes[inner] > LARGEST_STATIC
         ):
             continue
+        if not all(_next(x, outer, inner) for x in (*lowered.inputs, *lowered.outputs)):
+            continue
         graph = _with_one(lowered.graph, outer, inner)
         if graph is not None:
             layouts = (
@@ -57,6 +59,14 @@ def _neighbours(graph: Graph) -> Iterator[tuple[str, str]]:
     """Yield each pair of dims that lie side by side in an input, once."""
     pairs = (pair for n in graph.inputs for pair in pairwise(n.out.type.names))
     yield from dict.fromkeys(pairs)
+
+
+def _next(layout: Layout, outer: str, inner: str) -> bool:
+    """Say whether a tensor has neither dim, or one behind the other as the function sees it."""
+    names = flat(layout)
+    return (outer in names) == (inner in names) and (
+        inner not in names or names.index(inner) == names.index(outer) + 1
+    )
 
 
 def _without(layout: Layout, inner: str) -> Layout:

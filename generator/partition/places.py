@@ -9,7 +9,14 @@ from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.pieces import extents, is_cat, joined_dim, ranges, shape_of
-from mirage_kernels.generator.partition.trace import Node, Trace, base_of, is_view, mutates
+from mirage_kernels.generator.partition.trace import (
+    Node,
+    Trace,
+    base_of,
+    is_view,
+    memory_of,
+    mutates,
+)
 from mirage_kernels.generator.partition.views import Own, in_its_order, in_order, looked_at
 
 Step = dict[str, Any]
@@ -60,8 +67,8 @@ class Place:
 def places_of(trace: Trace, parts: Sequence[Flow]) -> dict[Node, Place]:
     """Return where the kernels of a program write, by their results."""
     made = {n: i for i, p in enumerate(parts) if not p.called for n in p.results}
-    changed = {base_of(trace, n.all_input_nodes[0]) for n in trace.nodes if mutates(n)}
-    kept = {base_of(trace, n) for n in trace.results}
+    changed = {memory_of(trace, n.all_input_nodes[0]) for n in trace.nodes if mutates(n)}
+    kept = {memory_of(trace, n) for n in trace.results}
     taken: dict[Node, Place] = {}
     for i, part in enumerate(parts):
         found = list[tuple[Node, Place]]()
@@ -100,16 +107,17 @@ def _copied(
     if trace.shape(to) != trace.shape(value):
         return
     seen, value = looked_at(trace, value, _mine), base_of(trace, value)
-    base, start = base_of(trace, to), made.get(value, at)
-    if base not in trace.inputs or start == at or not in_its_order(seen, value):
+    base, start = memory_of(trace, to), made.get(value, at)
+    direct = base is base_of(trace, to) and base in trace.inputs
+    if not direct or start == at or not in_its_order(seen, value):
         return
-    writing = [n for n in trace.nodes if mutates(n) and base_of(trace, n.args[0]) is base]
+    writing = [n for n in trace.nodes if mutates(n) and memory_of(trace, n.args[0]) is base]
     between = [
         n for p in parts[start + 1 : at] for n in p.inputs if not (p.called and is_view(p.nodes[0]))
     ]
-    read = {n for n in parts[start].inputs if base_of(trace, n) is base}
+    read = {n for n in parts[start].inputs if memory_of(trace, n) is base}
     alone = len(parts[start].results) == 1 and read == {to} and _is_elementwise(trace, parts[start])
-    clear = not any(base_of(trace, n) is base for n in between)
+    clear = not any(memory_of(trace, n) is base for n in between)
     if writing == [call] and clear and (alone or not read):
         with suppress(RuntimeError):
             place = Place(call, to)
@@ -129,10 +137,10 @@ def _is_elementwise(trace: Trace, part: Flow) -> bool:
     import torch
 
     views = [n for n in part.nodes if is_view(n)]
-    changed = {base_of(trace, n.all_input_nodes[0]) for n in trace.nodes if mutates(n)}
+    changed = {memory_of(trace, n.all_input_nodes[0]) for n in trace.nodes if mutates(n)}
     tags = (getattr(n.target, "tags", ()) for n in part.nodes if n not in views)
     return all(torch.Tag.pointwise in each for each in tags) and not any(
-        base_of(trace, n) in changed for n in views
+        memory_of(trace, n) in changed for n in views
     )
 
 

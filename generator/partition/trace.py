@@ -203,6 +203,14 @@ def base_of(trace: Trace, node: Node) -> Node:
     return node
 
 
+def memory_of(trace: Trace, node: Node) -> Node:
+    """Return what a value lies in: what views and operators that write over it look at."""
+    base = base_of(trace, node)
+    if base in trace.inputs or not mutates(base):
+        return base
+    return memory_of(trace, base.all_input_nodes[0])
+
+
 def mutates(node: Node) -> bool:
     """Say whether an operator writes over one of its operands."""
     schema = getattr(node.target, "_schema", None)

@@ -69,6 +69,12 @@ def twice(x: Tensor, cache: Tensor) -> Tensor:
     return cache * 1.5
 
 
+def written_through_itself(x: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
+    made = torch.exp(x)
+    cache.copy_(made)[:, :4].copy_(x[:, :4])
+    return made * 2, cache + 1
+
+
 IN_PLACE: dict[str, tuple[Callable[..., Tensor], dict[str, tuple[int, ...]]]] = {
     "a row of a cache": (appended, {"x": (5, 16), "w": (8, 16), "cache": (5, 6, 8)}),
     "a whole tensor": (whole, {"x": (5, 16), "cache": (5, 16)}),
@@ -80,6 +86,7 @@ IN_PLACE: dict[str, tuple[Callable[..., Tensor], dict[str, tuple[int, ...]]]] = 
 NOT_THERE: dict[str, tuple[Callable[..., Tensor], dict[str, tuple[int, ...]]]] = {
     "what it reads turned": (turned, {"x": (8, 8), "square": (8, 8)}),
     "what is read before": (read_before, {"x": (5, 16), "cache": (5, 16)}),
+    "what is written over behind it": (written_through_itself, {"x": (5, 8), "cache": (5, 8)}),
     "what is written twice": (twice, {"x": (5, 8), "cache": (5, 8)}),
 }
 
