@@ -25,6 +25,7 @@ from mirage_kernels.generator.recipe import output_type, trace
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan, SearchSummary
 from mirage_kernels.generator.records.sources import (
     FAST,
+    GENERAL,
     PLANS,
     files_of,
     form_of,
@@ -202,9 +203,11 @@ def _choose(request: Request, candidates: Candidates) -> Choice:
         return plan
 
     on = target(request.arch)
-    for among in (FAST, PLANS):  # a fast schedule of a slower muGraph rather than a general one
+    # A fast schedule of a slower muGraph rather than a general one, unless it would need copies.
+    serving = (GENERAL,) if request.recipe.strided else (FAST, PLANS)
+    for among in serving:
         tests = [plannable(among), accurate]  # what is refused sooner comes first
-        if among is PLANS:
+        if among is not FAST:
             ranked = general_first(ranked, lambda one: one.graph, on)
             tests.reverse()
         try:
@@ -214,7 +217,7 @@ def _choose(request: Request, candidates: Candidates) -> Choice:
             continue
     chosen, refused = choose(ranked, [accurate])
     try:
-        plan_for(_subject(request, chosen.graph))
+        plan_for(_subject(request, chosen.graph), serving[-1])
     except PlanError as error:
         return Choice(chosen, measured[id(chosen.graph)], refused, None, error.sentence)
     raise AssertionError("a muGraph that is accurate and has a plan was passed over")
@@ -248,7 +251,8 @@ def _recorded(request: Request, choice: Choice, candidates: Candidates) -> Kerne
     graph = choice.ranked.graph
     if choice.plan is None:
         return KernelRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
-    return replace(choice.plan.record(about, with_threads(graph)), stacked=recipe.stacked)
+    made = choice.plan.record(about, with_threads(graph))
+    return replace(made, stacked=recipe.stacked, strided=recipe.strided)
 
 
 def proof_cases(record: KernelRecord) -> list[Case]:

@@ -87,9 +87,10 @@ class Recipe:
     the least and the largest value of int32 inputs, as numbers or dims: `"1..L"`. A call may leave
     out what is `optional`: it counts as zeros then, so the program may only add or subtract it.
     `scalars` gives the values that run-time scalars take in tests and measurements.
-    `also` names results beside the output, which the program returns behind it and computes it
-    from: elementwise functions of the inputs, stored as they are computed. Weights that are
-    `stacked` may also come as slices of stacks, of which every token has its own.
+    `also` names results beside the output, which the program returns behind it; where it is
+    computed from them they are stored on the way. Weights that are `stacked` may also come as
+    slices of stacks, of which every token has its own. `strided` says that tensors lie apart in
+    memory: only schedules that take any strides serve then.
     """
 
     inputs: Mapping[str, str]
@@ -103,6 +104,7 @@ class Recipe:
     optional: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
     stacked: tuple[str, ...] = ()
+    strided: bool = False
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
     name: str = ""
     program: Program = _no_program

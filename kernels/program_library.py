@@ -97,11 +97,24 @@ class ProgramKernel:
             for made in self.signature["results"]
         ]
 
-    def run(self, given: Sequence[Tensor | None], scalars: Sequence[float]) -> list[Tensor]:
-        """Launch the kernel on the current stream and return its results."""
-        made, sizes = self.results(given), self.sizes(given)
-        if self.signature.get("layout") == "rows":  # side by side, at multiples of 16 bytes
-            given = [None if t is None else _beside(t) for t in given]
+    def run(
+        self,
+        given: Sequence[Tensor | None],
+        scalars: Sequence[float],
+        made: Sequence[Tensor],
+    ) -> None:
+        """Launch the kernel on the current stream; it writes its results, which may lie apart."""
+        sizes, wanted_at = self.sizes(given), made
+        if self.signature.get("layout") == "rows":  # these write side by side
+            made = [
+                t if _is_row(t) else torch.empty_like(t, memory_format=torch.contiguous_format)
+                for t in made
+            ]
+            wanted, counted = self.signature["tensors"], self.signature["dynamic"][:1]
+            given = [
+                None if t is None else _rows(t, apart=[*w["dims"][:-1]] == counted)
+                for t, w in zip(given, wanted, strict=True)
+            ]
         tensors = [*given, *made]
         ranks = [len(t["dims"]) for t in self.signature["tensors"]] + [t.dim() for t in made]
         strides = [
@@ -122,7 +135,9 @@ class ProgramKernel:
             )
         if status:
             raise RuntimeError(f"{self.name}: the launch failed with CUDA error {status}")
-        return made
+        for place, tensor in zip(wanted_at, made, strict=True):
+            if place is not tensor:
+                place.copy_(tensor)
 
 
 def _misfit(
@@ -155,9 +170,17 @@ def _runs_on(arch: str, device: torch.device) -> bool:
     return number == _number(arch) if arch.endswith("a") else number >= _number(arch)
 
 
-def _beside(tensor: Tensor) -> Tensor:
+def _rows(tensor: Tensor, *, apart: bool) -> Tensor:
+    """Return a tensor whose rows begin at multiples of 16 bytes, side by side or `apart`."""
+    rows = apart and tensor.stride(1) == 1 and tensor.stride(0) * tensor.element_size() % 16 == 0
+    if rows and tensor.data_ptr() % 16 == 0:
+        return tensor
     made = tensor.contiguous()
-    return made.clone() if made.data_ptr() % 16 else made
+    return made if _is_row(made) else made.clone()
+
+
+def _is_row(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() and tensor.data_ptr() % 16 == 0
 
 
 def _array(kind: Any, values: Sequence[Any]) -> Any:
@@ -289,12 +312,22 @@ def program(name: str) -> Program | SteppedProgram:
     return Program(found)
 
 
-def _launched(key: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Run a kernel of a program of several steps; raises KeyError where it is not loaded."""
+def _launched(
+    key: str, tensors: Sequence[Tensor], into: Sequence[Tensor | None]
+) -> Sequence[Tensor]:
+    """Run a kernel of a program of several steps; raises KeyError where it is not loaded.
+
+    What `into` has is written in place, the other results are made.
+    """
     if key not in _kernels:
         raise KeyError(f"the kernel {key} of this program is not loaded: was it compiled?")
-    made: list[Tensor] = torch.ops.mirage_kernels.run_program(key, tensors, [])
-    return made
+    if not any(place is not None for place in into):
+        made: list[Tensor] = torch.ops.mirage_kernels.run_program(key, tensors, [])
+        return made
+    own = _kernels[key].results(tensors)
+    results = [new if place is None else place for new, place in zip(own, into, strict=True)]
+    torch.ops.mirage_kernels.run_program_into(key, tensors, results)
+    return results
 
 
 @torch.library.custom_op("mirage_kernels::run_program", mutates_args=())
@@ -302,12 +335,34 @@ def run_program(
     key: str, tensors: Sequence[Tensor | None], scalars: Sequence[float]
 ) -> list[Tensor]:
     """Run a loaded kernel; `program` checks what it is given."""
+    made = _kernels[key].results(tensors)
+    _run(key, tensors, scalars, made)
+    return made
+
+
+def _run(
+    key: str,
+    tensors: Sequence[Tensor | None],
+    scalars: Sequence[float],
+    made: Sequence[Tensor],
+) -> None:
     first = next(t for t in tensors if t is not None)
     if first.device.type != "cuda":
         raise ValueError(f"{_kernels[key].name}: tensors are on {first.device}; cuda works")
-    return _kernels[key].run(tensors, scalars)
+    _kernels[key].run(tensors, scalars, made)
 
 
 @run_program.register_fake
 def _(key: str, tensors: Sequence[Tensor | None], scalars: Sequence[float]) -> list[Tensor]:
     return _kernels[key].results(tensors)
+
+
+@torch.library.custom_op("mirage_kernels::run_program_into", mutates_args=("results",))
+def run_program_into(key: str, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Run a loaded kernel, which writes its results where these tensors lie."""
+    _run(key, tensors, [], results)
+
+
+@run_program_into.register_fake
+def _(key: str, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    return None

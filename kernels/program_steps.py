@@ -16,7 +16,8 @@ from torch import Tensor
 
 Values = dict[str, Any]  # tensors by name
 Extents = Mapping[str, int]
-Kernel = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]  # runs one by its symbol
+# Runs a kernel by its symbol: its results, those that are given written there.
+Kernel = Callable[[str, Sequence[Tensor], Sequence[Tensor | None]], Sequence[Tensor]]
 
 
 @cache
@@ -49,6 +50,15 @@ def call(step: Mapping[str, Any], values: Values, extents: Extents) -> None:
     args = decoded(step["args"], values, extents, device)
     named = {k: decoded(a, values, extents, device) for k, a in step["named"].items()}
     values[step["result"]] = operator_named(step["call"])(*args, **named)
+
+
+def join(step: Mapping[str, Any], values: Values) -> None:
+    """Copy into a tensor the parts that no kernel has written there; name it as the result."""
+    whole = values[step["join"]]
+    for part in step["copies"]:
+        to = whole.narrow(part["dim"], part["start"], part["size"])
+        to.copy_(values[part["piece"]])
+    values[step["result"]] = whole
 
 
 def extents_of(inputs: Sequence[Mapping[str, Any]], given: Values) -> dict[str, int]:
@@ -134,6 +144,8 @@ class SteppedProgram:
         for step in way_of(document, extents)["steps"]:
             if "kernel" in step:
                 self._launch(f"{document['arch']}/{step['kernel']}", step, values, extents)
+            elif "join" in step:
+                join(step, values)
             else:
                 call(step, values, extents)
             for name in step["last"]:  # a value's memory serves the next ones
@@ -146,11 +158,34 @@ class SteppedProgram:
             tensor, shape = values[wanted["value"]], decoded(wanted["shape"], {}, extents, None)
             shaped = tensor.expand(shape) if wanted["one"] else tensor.reshape(shape)
             given.append(shaped.permute(wanted["order"]) if "order" in wanted else shaped)
-        made = self.kernel(key, given)
+        into = [self._place(r, given[0], values, extents) for r in step["results"]]
+        made = self.kernel(key, given, into)
         for tensor, result in zip(made, step["results"], strict=True):
             shape = decoded(result["shape"], {}, extents, None)
             dtype = getattr(torch, result["dtype"])
             values[result["value"]] = tensor.reshape(shape).to(dtype)
+
+    @staticmethod
+    def _place(
+        result: Mapping[str, Any], like: Tensor, values: Values, extents: Extents
+    ) -> Tensor | None:
+        """Return where a result is written: a tensor, or a part of one that this makes.
+
+        None for a tensor of its own.
+        """
+        place = result.get("into")
+        if place is None:
+            return None
+        if place["value"] not in values:
+            dtype, shape = (
+                getattr(torch, result["dtype"]),
+                decoded(place["shape"], {}, extents, None),
+            )
+            values[place["value"]] = like.new_empty(shape, dtype=dtype)
+        part: Tensor = values[place["value"]]
+        if "dim" in place:
+            part = part.narrow(place["dim"], place["start"], place["size"])
+        return part.view(decoded(place["as"], {}, extents, None))
 
 
 def way_of(document: Mapping[str, Any], extents: Extents) -> Mapping[str, Any]:

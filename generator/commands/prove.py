@@ -21,11 +21,13 @@ from mirage_kernels.generator.terminal import Terminal, counted
 def check(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Every muGraph is proved again, and every source must be what the generator emits from it.
 
-    Exit code 1 and a diff where a byte differs. Kernels of a recipe file need the file.
+    Exit code 1 and a diff where a byte differs. Kernels of a recipe file need the file. A PyTorch
+    function, FILE.py:NAME, is cut again with the kernels that there are, without a search.
 
     examples:
       mirage-kernels check
       mirage-kernels check path/to/my_recipe.py --kernels path/to/kernels
+      mirage-kernels check path/to/my_model.py:Layer --kernels path/to/kernels
     """
     if arguments.kernels is None and not given.is_checkout():
         raise FileError(
@@ -34,6 +36,8 @@ def check(arguments: argparse.Namespace, terminal: Terminal) -> int:
         )
     folder = given.kernels_folder(arguments.kernels)
     for file in arguments.files:
+        if given.function(file) is not None:
+            continue
         if not file.endswith(".py"):
             raise RecipeError(
                 f"{file} is no recipe file",

@@ -12,6 +12,13 @@ from typing import Any
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend import losses
+from mirage_kernels.generator.frontend.chosen import Chosen
+from mirage_kernels.generator.frontend.masks import (
+    causal,
+    exponentials,
+    hidden,
+    triangle,
+)
 from mirage_kernels.generator.frontend.norms import (
     affine,
     batch_norm,
@@ -19,6 +26,7 @@ from mirage_kernels.generator.frontend.norms import (
     instance_norm,
     layer_norm,
     rms_norm,
+    variance_and_mean,
     vector_norm,
 )
 from mirage_kernels.generator.frontend.positional.program import Tensor
@@ -60,16 +68,16 @@ def _softplus(s: Steps, x: Tensor, beta: float = 1.0, threshold: float = 20.0) -
     return made if beta == 1 else s("div", made, beta)
 
 
-def _softmax(s: Steps, x: Tensor, dim: int, dtype: object = None) -> Tensor:
-    powers = s("exp", x)
+def _softmax(s: Steps, x: Tensor | Chosen, dim: int, dtype: object = None) -> Tensor:
+    powers = exponentials(s, x)
     return s("div", powers, s.reduce("reduction", powers, [dim]))
 
 
-def _logsumexp(s: Steps, x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
+def _logsumexp(s: Steps, x: Tensor | Chosen, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     dims = dims if isinstance(dims, Sequence) else [dims]
-    if all(x.dims[d] == 1 for d in dims):  # log(exp(x))
+    if isinstance(x, Tensor) and all(x.dims[d] == 1 for d in dims):  # log(exp(x))
         return s.reduce("reduction", x, dims, keep=keepdim)
-    return s("log", s.reduce("reduction", s("exp", x), dims, keep=keepdim))
+    return s("log", s.reduce("reduction", exponentials(s, x), dims, keep=keepdim))
 
 
 def _log_softmax(s: Steps, x: Tensor, dim: int, dtype: object = None) -> Tensor:
@@ -81,24 +89,26 @@ def _attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    attn_mask: Tensor | None = None,
+    attn_mask: Tensor | Chosen | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    if is_causal or dropout_p:
-        raise GraphError("scaled_dot_product_attention with is_causal or dropout has no form here")
-    if enable_gqa and q.dims[-3] != k.dims[-3]:
-        heads, group = k.dims[-3], q.dims[-3] // k.dims[-3]
-        split = s.reshape(q, (*q.dims[:-3], heads, group * q.dims[-2], q.dims[-1]))
-        made = _attention(s, split, k, v, attn_mask, scale=scale)
-        return s.reshape(made, (*q.dims[:-1], v.dims[-1]))
+    if dropout_p:
+        raise GraphError("scaled_dot_product_attention with dropout has no form here")
+    rows = q
+    if enable_gqa and q.dims[-3] != k.dims[-3]:  # heads of one group are rows of its keys' head
+        group = q.dims[-3] // k.dims[-3] * q.dims[-2]
+        rows = s.reshape(q, (*q.dims[:-3], k.dims[-3], group, q.dims[-1]))
     order = (*range(k.num_dims - 2), k.num_dims - 1, k.num_dims - 2)
-    scores = s("mul", s.matmul(q, s.permute(k, order)), scale or q.dims[-1] ** -0.5)
-    scores = scores if attn_mask is None else s("add", scores, attn_mask)
-    return s.matmul(_softmax(s, scores, -1), v)
+    scores = s("mul", s.matmul(rows, s.permute(k, order)), scale or q.dims[-1] ** -0.5)
+    whole = s.reshape(scores, (*q.dims[:-1], k.dims[-2]))
+    seen = whole if attn_mask is None else hidden(s, whole, attn_mask)
+    weights = _softmax(s, causal(whole) if is_causal else seen, -1)
+    made = s.matmul(s.reshape(weights, scores.dims), v)
+    return s.reshape(made, (*q.dims[:-1], v.dims[-1]))
 
 
 def _power(s: Steps, x: Operand, power: Operand) -> Tensor:
@@ -156,6 +166,11 @@ def _amax(s: Steps, x: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
 
 def _amin(s: Steps, x: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     return s("neg", _amax(s, s("neg", x), dim, keepdim))
+
+
+def _aminmax(s: Steps, x: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
+    over = () if dim is None else dim
+    return _amin(s, x, over, keepdim), _amax(s, x, over, keepdim)
 
 
 def _largest(amax: Callable[..., Tensor], larger: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -251,12 +266,18 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "hardsigmoid": lambda s, x: _clamp(s, s("add", s("mul", x, 1 / 6), 0.5), 0.0, 1.0),
     "hardswish": lambda s, x: s("mul", x, ATEN["hardsigmoid"](s, x)),
     "relu6": lambda s, x: _clamp(s, x, 0.0, 6.0),
+    "tril": lambda s, x, diagonal=0: triangle(s, x, diagonal, upper=False),
+    "triu": lambda s, x, diagonal=0: triangle(s, x, diagonal, upper=True),
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "logsumexp": _logsumexp,
     "max": _largest(_amax, _binary("max")),
     "min": _largest(_amin, Steps.minimum),
     "amax": _amax,
+    "aminmax": _aminmax,
+    "var": lambda s, x, *a, **k: variance_and_mean(s, x, *a, **k)[0],
+    "std": lambda s, x, *a, **k: s("sqrt", variance_and_mean(s, x, *a, **k)[0]),
+    "var_mean": variance_and_mean,
     "amin": _amin,
     "sum": _reduction("reduction"),
     "mean": _reduction("mean"),

@@ -135,11 +135,10 @@ def check_parameters(source: Recipe) -> None:
 def checked_spec(recipe: Recipe, made: object) -> Graph:
     """Return the spec of what a recipe's program returned.
 
-    Beside the output there may be results that it is computed from: elementwise functions of the
-    inputs such as the sum of x and a residual, which the next layer reads. Raises RecipeError for
-    anything but tensors of the declared dims, for a result beside the output that is not
-    elementwise or that the output does not need, for an input without use, and for an optional one
-    that makes a difference where it is zeros.
+    Beside the output there may be results such as the sum of x and a residual, which the next layer
+    reads. Raises RecipeError for anything but tensors of the declared dims, for a result that is an
+    input or that comes twice, for an input without use, and for an optional one that makes a
+    difference where it is zeros.
     """
     dims = {"output": recipe.output, **recipe.also}
     results = made if isinstance(made, tuple) else (made,)
@@ -177,12 +176,12 @@ def _laid_out(spec: Graph, name: str, dims: Sequence[str]) -> Graph:
 
 def _renamed(recipe: str, spec: Graph, name: str, dims: Sequence[str]) -> Graph:
     """Return the spec with the next result beside the output called and laid out as it says."""
-    old = next(o for o in spec.outputs[1:] if o != name)
-    if name in spec.values or not _is_elementwise(spec, old) or not spec.users(old):
+    old = next((o for o in spec.outputs[1:] if o != name), name)
+    given = OPS[spec.producers[old].op].kind is Kind.SOURCE
+    if name in spec.values or given or spec.outputs.count(old) > 1:
         raise RecipeError(
             f"recipe {recipe} returns {old} as {name} beside its output",
-            "it must be an elementwise function of inputs that the output is computed from, "
-            "under a name of its own",
+            "it must be computed from the inputs, once, under a name of its own",
         )
     nodes = []
     for node in spec.nodes:
@@ -194,14 +193,6 @@ def _renamed(recipe: str, spec: Graph, name: str, dims: Sequence[str]) -> Graph:
         nodes.append(replace(node, args=args, outs=outs))
     outputs = tuple(name if o == old else o for o in spec.outputs)
     return replace(spec, nodes=tuple(nodes), outputs=outputs)
-
-
-def _is_elementwise(spec: Graph, name: str) -> bool:
-    """Say whether a value is computed elementwise from inputs."""
-    node = spec.producers[name]
-    return OPS[node.op].kind is Kind.ELEMENTWISE and all(
-        OPS[spec.producers[a].op].kind is Kind.SOURCE or _is_elementwise(spec, a) for a in node.args
-    )
 
 
 def _unused(recipe: Recipe, spec: Graph) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
+from mirage_kernels.generator.frontend import masks
 from mirage_kernels.generator.frontend.aten import ATEN
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.frontend.steps import Steps
@@ -60,7 +61,8 @@ def operator_of(node: Any) -> str:
     """Return the name of a node's ATen operator, as `ATEN` has it."""
     name = str(getattr(node.target, "_schema", node.target)).partition("(")[0]
     name = name.rpartition("::")[2].partition(".")[0]
-    return name if name in ATEN else name.rstrip("_")
+    own = name in ATEN or name.startswith("__")
+    return name if own else name.rstrip("_")
 
 
 def fake(examples: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -102,13 +104,20 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
             raise GraphError("positions of largest elements are no result of a kernel")
         return args[0][args[1]] if node.users else None
     made = node.meta.get("val")
+    if own in masks.SOURCES or (own not in masks.HIDDEN and masks.is_positional(args)):
+        return _formed(lambda: masks.applied(Steps(program), own, args, kwargs))
     if isinstance(made, torch.Tensor) and not made.dtype.is_floating_point:
         raise GraphError(f"its result is of {made.dtype}", "kernels compute real numbers")
     if own not in ATEN:
         raise GraphError("kernels cannot be made of it", "docs/from_torch.md lists what there is")
     kept = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device")}
+    return _formed(lambda: ATEN[own](Steps(program), *args, **kept))
+
+
+def _formed(make: Callable[[], Any]) -> Any:
+    """Return what an operator becomes; raises GraphError for arguments that have no form."""
     try:
-        return ATEN[own](Steps(program), *args, **kept)
+        return make()
     except TypeError as error:
         raise GraphError(
             f"its arguments have no form here: {error}", "see docs/from_torch.md"

@@ -11,11 +11,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.counting import with_sizes
+from mirage_kernels.generator.frontend.dim_names import Dynamic, with_names
 from mirage_kernels.generator.frontend.export import (
     applied,
     dtype_of,
@@ -25,9 +28,15 @@ from mirage_kernels.generator.frontend.export import (
     place_of,
     plain,
 )
-from mirage_kernels.generator.frontend.merging import merged
-from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, lower, sizes_of
-from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.frontend.masks import is_positional
+from mirage_kernels.generator.frontend.merging import are_rows, gaps_of, merged
+from mirage_kernels.generator.frontend.positional.lower import (
+    Lowered,
+    flat,
+    lower,
+    sizes_of,
+)
+from mirage_kernels.generator.frontend.positional.program import Program, Step
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import Recipe, Shape
@@ -36,7 +45,6 @@ if TYPE_CHECKING:
     import torch
 
 Examples = Mapping[str, "torch.Tensor"] | Sequence["torch.Tensor"]
-Dynamic = Mapping[str, Mapping[int, str]]
 BOUND = 2**20  # of dynamic extents
 ROWS = 3  # of dynamic dims when a function is compared with its trace
 OTHER = 7  # a dynamic extent is so much larger in the second trace, which must be the same
@@ -76,6 +84,7 @@ class Portion:
     results: Sequence[Any]
     where: Callable[[Any], str]  # a node is called in the source
     shapes: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of inputs side by side
+    strides: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of others and of results
 
 
 def portions_recipe(
@@ -118,6 +127,7 @@ class Traced:
     dtypes: tuple[DType, ...]
     dynamic: tuple[str, ...]
     shapes: tuple[tuple[int | str, ...], ...]
+    strided: bool = False  # something lies apart in memory that fast schedules take side by side
 
     @property
     def graph(self) -> Graph:
@@ -185,7 +195,7 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
         dtypes.append(dtype_of(value, name))
         extents = portion.shapes.get(node) or tuple(int(n) for n in value.shape) or (1,)
         strides = () if node in portion.shapes else tuple(value.stride()) or (1,)
-        found[node] = program.input(extents, dtypes[-1], strides)
+        found[node] = program.input(extents, dtypes[-1], portion.strides.get(node, strides))
     for node in portion.nodes:
         if node.op != "call_function":
             raise RecipeError(f"{portion.name} has a {node.op} in its graph", "none is known here")
@@ -194,8 +204,10 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
         except GraphError as error:
             raise RecipeError(f"{portion.where(node)}: {error.sentence}", error.hint) from error
     results = [found[r] for r in portion.results]
+    if is_positional(results):
+        raise RecipeError(f"{portion.name} returns positions or a mask", "kernels make numbers")
     program.results.extend(results)
-    lowered = lower(program)
+    lowered = _lowered(program)
     for made, node in zip(results, portion.results, strict=True):
         shape = tuple(node.meta["val"].shape) or (1,)
         if tuple(made.dims) != shape:
@@ -203,61 +215,35 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
                 f"a result of {portion.name} has the dims {list(shape)} by broadcasting alone",
                 "return it without the dims that nothing varies along",
             )
-    renamed, named = _named(lowered, names, dynamic)
+    renamed, named = with_names(lowered, names, dynamic)
     sizes = sizes_of(renamed.graph)
     shapes = tuple(
         tuple(row[0] if row and row[0] in named else math.prod(sizes[d] for d in row) for row in x)
         for x in renamed.inputs
     )
-    return Traced(merged(renamed, named), tuple(names), tuple(dtypes), named, shapes)
+    given = [x.layout for x in program.inputs]
+    made = [portion.strides.get(n, ()) for n in portion.results]
+    gaps = [
+        gaps_of(rows, sizes, strides)
+        for rows, strides in zip((*renamed.inputs, *renamed.outputs), (*given, *made), strict=True)
+    ]
+    strided = any(gaps[len(given) :]) or any(
+        own and not are_rows(rows, named) for rows, own in zip(renamed.inputs, gaps, strict=False)
+    )
+    lowered = merged(renamed, named, {*chain(*gaps)})
+    return Traced(lowered, tuple(names), tuple(dtypes), named, shapes, strided=strided)
 
 
-# -- names -----------------------------------------------------------------------------------------
-
-
-def _named(
-    lowered: Lowered, names: Sequence[str], dynamic: Dynamic
-) -> tuple[Lowered, tuple[str, ...]]:
-    """Return a graph with the names that dynamic dims were given, and these names."""
-    wanted: dict[str, str] = {}
-    for tensor, dims in dynamic.items():
-        if tensor not in names:
-            raise RecipeError(f"there is no input {tensor!r}", f"inputs: {', '.join(names)}")
-        for at, name in dims.items():
-            row = lowered.inputs[names.index(tensor)][at]
-            if len(row) != 1:
-                raise RecipeError(f"dim {at} of {tensor} is split: it cannot be dynamic")
-            same = sum(
-                other == name or other == f"{name}{n}" for n, other in enumerate(wanted.values(), 1)
-            )
-            wanted.setdefault(row[0], f"{name}{same + 1}" if same else name)
-    taken = {*wanted.values()}
-    own = [d for d in sizes_of(lowered.graph) if d not in wanted]
-    free = (f"D{i}" for i in range(1000) if f"D{i}" not in {*own, *taken})
-    new = wanted | {d: next(free) for d in own if d in taken}
-
-    def row_of(row: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(new.get(d, d) for d in row)
-
-    layouts = [tuple(tuple(map(row_of, t)) for t in x) for x in (lowered.inputs, lowered.outputs)]
-    return Lowered(_renamed(lowered.graph, new), *layouts), tuple(dict.fromkeys(wanted.values()))
-
-
-def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
-    nodes = []
-    for node in graph.nodes:
-        outs = tuple(
-            replace(
-                v,
-                type=replace(
-                    v.type,
-                    dims=tuple(replace(d, name=new.get(d.name, d.name)) for d in v.type.dims),
-                ),
-            )
-            for v in node.outs
-        )
-        nodes.append(replace(node, outs=outs, over=new.get(node.over, node.over)))
-    return replace(graph, nodes=tuple(nodes))
+def _lowered(program: Program) -> Lowered:
+    """Return a program's graph; dims of results that are alike are the same where they can be."""
+    first, *others = program.results
+    like = [x for x in others if x.dims == first.dims]
+    tied = replace(program, steps=[*program.steps], tensors=[*program.tensors])
+    with suppress(GraphError):
+        for other in like:
+            tied.apply(Step("alike"), (first, other))
+        return lower(tied)
+    return lower(program)
 
 
 # -- the recipe ------------------------------------------------------------------------------------
@@ -293,18 +279,26 @@ class TracedFunction:
         known = dict(zip(self.traced.names, self.traced.lowered.inputs, strict=True))
         return {name: known[name] for name in self.given}
 
+    @property
+    def orders(self) -> dict[str, tuple[int, ...]]:
+        """Return for the dims of each of the recipe's inputs their places in the function's."""
+        inputs = dict(zip(self.traced.names, self.traced.graph.inputs, strict=True))
+        rows = {name: flat(layout) for name, layout in self.layouts.items()}
+        return {n: tuple(map(row.index, inputs[n].out.type.names)) for n, row in rows.items()}
+
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """Call the function with tensors in the order of the recipe's inputs."""
-        layouts = [*self.layouts.values()]
+        layouts, orders = self.layouts, self.orders
         sizes: dict[str, int] = {}
         named: dict[str, torch.Tensor] = {}
-        for layout, tensor in zip(layouts, tensors, strict=True):
-            sizes |= dict(zip(flat(layout), tensor.shape, strict=True))
-        shapes = dict(zip(self.traced.names, self.traced.shapes, strict=True))
         for name, tensor in zip(self.given, tensors, strict=True):
-            named[name] = tensor.reshape(
-                [n if isinstance(n, int) else sizes[n] for n in shapes[name]]
-            )
+            places = range(tensor.dim())
+            named[name] = tensor.permute(sorted(places, key=orders[name].__getitem__))
+            sizes |= dict(zip(flat(layouts[name]), named[name].shape, strict=True))
+        shapes = dict(zip(self.traced.names, self.traced.shapes, strict=True))
+        for name, tensor in named.items():
+            extents = [n if isinstance(n, int) else sizes[n] for n in shapes[name]]
+            named[name] = tensor.reshape(extents)
         made = self._called(named)
         results = made if isinstance(made, tuple | list) else (made,)
         shaped = [
@@ -354,6 +348,7 @@ def _recipe(name: str, function: TracedFunction) -> Recipe:
         also={f"result_{i}": text for i, text in enumerate(outputs[1:], start=1)},
         dynamic=dict.fromkeys(traced.dynamic, BOUND),
         reference=function,
+        strided=traced.strided,
         shapes=(Shape("the example inputs", static),),
     )
     return declared(program)
@@ -366,6 +361,8 @@ def _replayed(graph: Graph, given: Mapping[str, Tensor]) -> Tensor | tuple[Tenso
     for node in graph.nodes:
         if node.op == "const":
             found[node.name] = node.value
+        elif node.op == "iota":
+            found[node.name] = Tensor(builder, builder.add(node))
         elif node.op == "size":
             found[node.name] = size(builder, node.over, DType.FP32)
         elif node.op != "input":

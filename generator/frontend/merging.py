@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 
-from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, sizes_of
+from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
 from mirage_kernels.generator.ir import Dim, Graph, Node, TensorType
 from mirage_kernels.generator.recipe import LARGEST_STATIC
 
 
-def merged(lowered: Lowered, kept: Collection[str]) -> Lowered:
+def gaps_of(layout: Layout, sizes: Mapping[str, int], strides: Sequence[int]) -> set[str]:
+    """Return the dims in front of which a tensor has a gap: they are no part of a longer row."""
+    rows = [
+        (stride, prod(sizes[d] for d in row), row)
+        for row, stride in zip(layout, strides, strict=False)
+        if row
+    ]
+    stored = sorted(rows, key=lambda one: -one[0])
+    return {inner[2][0] for outer, inner in pairwise(stored) if outer[0] != inner[0] * inner[1]}
+
+
+def are_rows(layout: Layout, dynamic: Sequence[str]) -> bool:
+    """Say whether a tensor has rows of a dynamic number: schedules take those as they lie."""
+    return len(layout) == 2 and layout[0] == (*dynamic[:1],)
+
+
+def merged(lowered: Lowered, kept: Collection[str], gaps: Collection[str] = ()) -> Lowered:
     """Return a graph in which no two neighbouring dims could be one, but for `kept` ones.
 
-    Two static dims are one where every input and result has them side by side or not at all, and
+    Some tensor has a gap in front of the dims in `gaps`, which are no others' inner part. Two
+    static dims are one where every input and result has them side by side or not at all, and
     what sums along one sums along the other next. The first takes the name and both places.
     """
     for outer, inner in _neighbours(lowered.graph):
         sizes = sizes_of(lowered.graph)
-        if outer in kept or inner in kept or sizes[outer] * sizes[inner] > LARGEST_STATIC:
+        if (
+            outer in kept
+            or inner in kept
+            or inner in gaps
+            or sizes[outer] * sizes[inner] > LARGEST_STATIC
+        ):
+            continue
+        if not all(_next(x, outer, inner) for x in (*lowered.inputs, *lowered.outputs)):
             continue
         graph = _with_one(lowered.graph, outer, inner)
         if graph is not None:
             layouts = (
                 tuple(_without(x, inner) for x in t) for t in (lowered.inputs, lowered.outputs)
             )
-            return merged(Lowered(graph, *layouts), kept)
+            return merged(Lowered(graph, *layouts), kept, gaps)
     return lowered
 
 
@@ -34,6 +59,14 @@ def _neighbours(graph: Graph) -> Iterator[tuple[str, str]]:
     """Yield each pair of dims that lie side by side in an input, once."""
     pairs = (pair for n in graph.inputs for pair in pairwise(n.out.type.names))
     yield from dict.fromkeys(pairs)
+
+
+def _next(layout: Layout, outer: str, inner: str) -> bool:
+    """Say whether a tensor has neither dim, or one behind the other as the function sees it."""
+    names = flat(layout)
+    return (outer in names) == (inner in names) and (
+        inner not in names or names.index(inner) == names.index(outer) + 1
+    )
 
 
 def _without(layout: Layout, inner: str) -> Layout:
@@ -45,6 +78,8 @@ def _with_one(graph: Graph, outer: str, inner: str) -> Graph | None:
     pair, nodes, halves = {outer, inner}, list[Node](), dict[str, str]()
     for node in graph.nodes:
         if node.over in pair:
+            if not node.args:  # positions, or an extent
+                return None
             if node.args[0] in halves:  # the second of two sums is both
                 node = replace(node, args=(halves[node.args[0]],), over=outer)
             elif _sums_on(graph, node, pair):

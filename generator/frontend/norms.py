@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,6 +114,28 @@ def instance_norm(
         return batch_norm(s, x, weight, bias, mean, variance, False, momentum, eps)
     made = s.normalized(x, range(2, x.num_dims), eps)
     return _of_channels(s, made, weight, bias)
+
+
+def variance_and_mean(
+    s: Steps,
+    x: Tensor,
+    dim: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return variance and mean along dims (none: all); n - correction elements are counted."""
+    if isinstance(dim, bool):  # of all elements, unbiased or not
+        dim, unbiased = None, dim
+    over = [dim] if isinstance(dim, int) else [*(dim or range(x.num_dims))]
+    mean, _, variance = s.moments(x, over)
+    count = math.prod(x.dims[d] for d in over)
+    less = float(unbiased if correction is None else correction)
+    if count <= less:
+        raise GraphError(f"the variance of {count} elements with correction={less}")
+    made = (s("mul", variance, count / (count - less)) if less else variance, mean)
+    return made if keepdim else (s.shortened(made[0], over), s.shortened(made[1], over))
 
 
 def vector_norm(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mirage_kernels.generator.frontend.positional.positions import Condition
 from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
 
 Operand = Tensor | float
@@ -40,6 +41,15 @@ class Steps:
             for x in operands
         ]
         return self.step(Step(op), *made)
+
+    def where(self, conditions: Sequence[Condition], a: Tensor, b: Operand) -> Tensor:
+        """Return `a` where all conditions on positions hold, `b` elsewhere."""
+        other = b if isinstance(b, Tensor) else self.number(float(b), a.num_dims)
+        never = [c for c in conditions if not any(c[0]) and c[1] < 0]
+        some = tuple(c for c in conditions if any(c[0]))
+        if never or not some:
+            return self("add", self("mul", a, 0.0), b) if never else a
+        return self.step(Step("where", conditions=some), a, other)
 
     def minimum(self, a: Operand, b: Operand) -> Tensor:
         """Return -max(-a, -b)."""
@@ -86,7 +96,12 @@ class Steps:
         return self.step(Step("matmul"), self.ranked(a, rank), self.ranked(b, rank))
 
     def normalized(self, x: Tensor, dims: Sequence[int], eps: float) -> Tensor:
-        """Return (x - mean) / sqrt(variance + eps) along dims.
+        """Return (x - mean) / sqrt(variance + eps) along dims."""
+        _, centred, variance = self.moments(x, dims)
+        return self("div", centred, self("sqrt", self("add", variance, eps)))
+
+    def moments(self, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean, x - mean and variance along dims, which stay with one element.
 
         The variance is mean(x^2) - mean(x)^2, not below 0, where no block holds a row: both sums
         are of one pass then.
@@ -98,4 +113,9 @@ class Steps:
         else:
             squares = self.reduce("mean", self("square", x), dims)
             variance = self("max", self("sub", squares, self("square", mean)), 0.0)
-        return self("div", centred, self("sqrt", self("add", variance, eps)))
+        return mean, centred, variance
+
+    def shortened(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+        """Return a tensor without dims of one element."""
+        gone = [x.position(d) for d in dims] or range(x.num_dims)
+        return self.reshape(x, [n for i, n in enumerate(x.dims) if i not in gone] or [1])

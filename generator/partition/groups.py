@@ -16,6 +16,14 @@ from math import prod
 from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.frontend.steps import MOST_CENTRED
+from mirage_kernels.generator.partition.pieces import is_cat, shape_of
+from mirage_kernels.generator.partition.products import (
+    ATTENTION,
+    PRODUCTS,
+    factors,
+    free_extents,
+)
 from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutates
 
 FEW = 64  # rows up to which kernels multiply at the speed of memory
@@ -23,14 +31,12 @@ LOW_RANK = 128  # columns of a product that the next one may take in the same ke
 MOST_NODES, MOST_REDUCTIONS = 14, 3  # of a kernel: what a search finds in seconds
 MOST_IN_FRONT = 3  # sums in front of products times those: their terms multiply
 CENTRED = frozenset(("layer_norm", "group_norm", "instance_norm"))  # two sums each
-PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "matmul", "einsum", "mv"))
-ATTENTION = "scaled_dot_product_attention"
 SOFTMAX = frozenset(("softmax", "_softmax"))
 SAME = frozenset(("to", "_to_copy", "contiguous", "clone", "type_as", "lift_fresh_copy", "dropout"))
 _REDUCTIONS = """
-log_softmax logsumexp sum mean max min amax amin norm linalg_vector_norm frobenius_norm layer_norm
-rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss huber_loss kl_div
-triplet_margin_loss
+log_softmax logsumexp sum mean var std var_mean aminmax max min amax amin norm linalg_vector_norm
+frobenius_norm layer_norm rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss
+huber_loss kl_div triplet_margin_loss
 """
 REDUCTIONS = SOFTMAX | frozenset(_REDUCTIONS.split())
 
@@ -92,33 +98,6 @@ def ordered(grouping: Grouping) -> list[Group]:
     return done
 
 
-def free_extents(node: Node) -> tuple[int, int]:
-    """Return the rows of a product's two operands: what each has and the other has not."""
-    a, b, *_ = (tuple(map(int, n.meta["val"].shape)) for n in factors(node))
-    op = operator_of(node)
-    if op == "einsum":
-        names = str(node.args[0]).replace(" ", "").partition("->")[0].split(",")
-        mine, other = (dict(zip(x, s, strict=True)) for x, s in zip(names, (a, b), strict=True))
-        return prod(n for d, n in mine.items() if d not in other), prod(
-            n for d, n in other.items() if d not in mine
-        )
-    if op == "linear":
-        return prod(a[:-1]), b[0]
-    columns = b[-1] if len(b) > 1 else 1
-    rows = prod(a[:-1]) if len(b) <= 2 else a[-2] if len(a) > 1 else 1
-    return rows, columns
-
-
-def factors(node: Node) -> Sequence[Node]:
-    """Return the tensors that a product multiplies."""
-    op = operator_of(node)
-    if op == "einsum":
-        return list(node.args[1])
-    if op == ATTENTION:
-        return list(node.args[:3])
-    return [n for n in node.args if isinstance(n, type(node))][1 if op == "addmm" else 0 :][:2]
-
-
 @dataclass(frozen=True)
 class Cuts:
     """Where a function is cut because no kernel could be made otherwise."""
@@ -126,6 +105,8 @@ class Cuts:
     alone: set[Node] = field(default_factory=set)  # products that nothing joins
     first: set[Node] = field(default_factory=set)  # reductions that start a kernel
     calls: set[Node] = field(default_factory=set)  # PyTorch's, besides those that have no form
+    parted: set[Node] = field(default_factory=set)  # cats whose pieces are of several kernels
+    apart: set[Node] = field(default_factory=set)  # sums that are no second result of a kernel
 
 
 class Grouping:
@@ -149,11 +130,13 @@ class Grouping:
         self.attention = self._attention()
         region = 0
         for node in trace.nodes:
-            if is_view(node) and node not in self.calls:
+            if trace.is_free(node) and node not in self.calls:
                 continue
             self._place(node, region)
             region += mutates(node) and node in trace.refused
         self._merge_chains()
+        self._merge_pieces(cuts.parted)
+        self._merge_sums(cuts.apart)
 
     # -- forming -----------------------------------------------------------------------------------
 
@@ -263,6 +246,39 @@ class Grouping:
             free &= sums * len(into.products) <= MOST_IN_FRONT
             if group.reductions <= most and free and self._room(into, group.nodes):
                 self._merge(group, into)
+
+    def _merge_pieces(self, parted: set[Node]) -> None:
+        """Compute pieces that are alike, and joined to one tensor, in one kernel."""
+        for cat in (n for n in self.trace.nodes if is_cat(n) and n not in parted):
+            for piece in cat.args[0][1:]:
+                group, into = (self.of.get(self.seen(n)) for n in (piece, cat.args[0][0]))
+                if group is None or into is None or group is into:
+                    continue
+                alike = shape_of(piece) == shape_of(cat.args[0][0])
+                chains = group.kind is into.kind is Kind.CHAIN
+                plain = not (group.reductions or into.reductions) and group.region == into.region
+                if alike and chains and plain and self._unites(into, group):
+                    self._merge(group, into)
+
+    def _merge_sums(self, apart: set[Node]) -> None:
+        """Sum what several read of one tensor, where results are as long, in one kernel."""
+        sums = [g for g in self.groups if g.kind is Kind.CHAIN and g.reductions]
+        sums = [g for g in sums if not {*g.nodes} & apart]
+        for i, group in enumerate(sums):
+            for into in sums[:i]:
+                there = group in self.groups and into in self.groups
+                if there and self._reads_alike(group, into) and self._unites(into, group):
+                    self._merge(group, into)
+
+    def _reads_alike(self, a: Group, b: Group) -> bool:
+        """Say whether two groups sum rows of one tensor, none longer than a block holds."""
+        stored = (n for g in (a, b) for n in g.nodes if self.used_outside(n, g))
+        made = {tuple(map(int, _first(n).shape)) for n in stored}
+        taken = [{self.seen(x) for n in g.nodes for x in n.all_input_nodes} for g in (a, b)]
+        rows = [int(_first(n).numel()) for n in taken[0] & taken[1]]
+        if a.region != b.region or len(made) != 1 or not rows:
+            return False
+        return 1 < max(rows) // max(1, prod(*made)) <= MOST_CENTRED
 
     def _result(self, group: Group) -> bool:
         return bool({*map(self.seen, self.trace.results)} & {*group.nodes})

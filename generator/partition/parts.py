@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
@@ -15,9 +15,11 @@ from mirage_kernels.generator.frontend.from_torch import (
     TracedFunction,
     portions_recipe,
 )
-from mirage_kernels.generator.frontend.positional.lower import sizes_of
+from mirage_kernels.generator.frontend.positional.lower import Layout, sizes_of
 from mirage_kernels.generator.partition.groups import Group, Grouping, Kind, ordered, reduces
-from mirage_kernels.generator.partition.trace import Node, Size, Trace, is_view
+from mirage_kernels.generator.partition.places import Flow, Place, join_step, places_of, views_first
+from mirage_kernels.generator.partition.trace import Node, Size, Trace, base_of, is_view
+from mirage_kernels.generator.partition.views import Own, in_its_order, looked_at, strides_of
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.program_steps import call
 
@@ -36,11 +38,23 @@ class Part:
     nodes: tuple[Node, ...]
     inputs: tuple[Node, ...]
     results: tuple[Node, ...]
+    places: Mapping[Node, Place] = field(default_factory=dict)  # of results, or what a cat joins
+
+    @property
+    def key(self) -> frozenset[Node]:
+        """What its kernel depends on: its nodes, and what its results are parts of."""
+        return frozenset((*self.nodes, *(p.whole for p in self.places.values())))
 
     @property
     def computing(self) -> list[Node]:
-        """The nodes that are no views."""
-        return [n for n in self.nodes if not is_view(n)]
+        """The nodes that are no views or constants."""
+        return [n for n in self.nodes if not self.trace.is_free(n)]
+
+    @property
+    def runs(self) -> bool:
+        """Say whether it is more than views, and no copy of what kernels write there."""
+        written = self.kind is Kind.CALL and self.places
+        return bool(self.computing) and not (written and not self.called()["copies"])
 
     @property
     def name(self) -> str:
@@ -68,6 +82,7 @@ class Part:
                 [*map(own, self.results)],
                 self.trace.where,
                 {own(n): shape for n in self.inputs if (shape := self.stored(n, own))},
+                {own(n): strides for n, strides in self.strides(own)},
             )
             for own in both[: 1 + bool(dynamic)]
         ]
@@ -81,11 +96,21 @@ class Part:
         """
         if not self.is_one(node):
             shape = own(node).meta["val"].shape
-            return () if node in self.trace.inputs else tuple(map(int, shape)) or (1,)
+            apart = node in self.trace.inputs or self.is_seen(node)
+            return () if apart else tuple(map(int, shape)) or (1,)
         last = {int(u.meta["val"].shape[-1]) for u in self.trace.users(node) if u in self.nodes}
         if len(last) != 1 or any(reduces(u) or is_view(u) for u in self.trace.users(node)):
             raise RecipeError(f"{self.trace.name(node)} has one element, and no one width")
         return (*last,)
+
+    def strides(self, own: Own) -> Iterator[tuple[Node, tuple[int, ...]]]:
+        """Yield inputs that PyTorch looks at, and results that have a place, with their strides."""
+        yield from ((n, strides_of(self.trace, n, own)) for n in self.inputs if self.is_seen(n))
+        yield from ((n, place.strides(self.trace, n, own)) for n, place in self.places.items())
+
+    def is_seen(self, node: Node) -> bool:
+        """Say whether an input is a view that PyTorch makes."""
+        return base_of(self.trace, node) is not node and not self.is_one(node)
 
     def is_one(self, node: Node) -> bool:
         """Say whether an input has one element, whatever the dynamic extents."""
@@ -111,12 +136,19 @@ class Part:
         reference.__doc__ = f"{ops} of {self.trace.function.named}"
         return reference
 
+    def called(self) -> Step:
+        """Return how a program runs its node by PyTorch."""
+        (node,) = self.nodes
+        if self.places:
+            return join_step(self.trace, node, self.places)
+        return self.trace.call(node)
+
     def step(self, recipe: Recipe, symbol: str) -> Step:
         """Return how a program runs its kernel."""
         function = recipe.reference
         assert isinstance(function, TracedFunction)
         by_name = {self.trace.name(n): n for n in self.inputs}
-        sizes = sizes_of(function.traced.graph)
+        sizes, orders = sizes_of(function.traced.graph), function.orders
         return {
             "kernel": symbol,
             "inputs": [
@@ -125,6 +157,7 @@ class Part:
                     "shape": [*_extents(layout, self.trace.shape(by_name[n]), sizes)],
                     "one": self.is_one(by_name[n]),
                 }
+                | ({} if [*orders[n]] == sorted(orders[n]) else {"order": [*orders[n]]})
                 for n, layout in function.layouts.items()
             ],
             "results": [
@@ -133,9 +166,17 @@ class Part:
                     "shape": self.trace.shape(n),
                     "dtype": dtype_name(n),
                 }
-                for n in self.results
+                | self._into(n, layout, sizes)
+                for n, layout in zip(self.results, function.traced.lowered.outputs, strict=True)
             ],
         }
+
+    def _into(self, node: Node, layout: Layout, sizes: Mapping[str, int]) -> Step:
+        """Return where a result goes that is a part of another tensor, and its kernel's extents."""
+        if node not in self.places:
+            return {}
+        own = [*_extents(layout, self.trace.shape(node), sizes)]
+        return {"into": self.places[node].data(self.trace) | {"as": own}}
 
 
 def _dim(size: Mapping[str, Any]) -> str:
@@ -168,8 +209,9 @@ def parts_of(grouping: Grouping) -> list[Part]:
     trace, made, there = grouping.trace, list[Part](), set[Node](grouping.trace.inputs)
 
     def look(node: Node) -> None:
-        if node not in there and is_view(node) and node not in grouping.calls:
-            look(node.all_input_nodes[0])
+        if node not in there and trace.is_free(node) and node not in grouping.calls:
+            for argument in node.all_input_nodes:
+                look(argument)
             made.append(Part(trace, Kind.CALL, (node,), tuple(node.all_input_nodes), (node,)))
         there.add(node)
 
@@ -188,7 +230,21 @@ def parts_of(grouping: Grouping) -> list[Part]:
         there.update(group.nodes)
     for result in trace.results:
         look(result)
-    return made
+    return [*_placed(trace, made)]
+
+
+def _placed(trace: Trace, parts: Sequence[Part]) -> Iterator[Part]:
+    """Yield parts; kernels write results where a cat joins them, or where they are copied to."""
+    flows = [Flow(p.nodes, p.inputs, p.results, p.kind is Kind.CALL) for p in parts]
+    places, first = places_of(trace, flows), dict[int, list[int]]()
+    for view, kernel in views_first(trace, flows, places).items():
+        first.setdefault(kernel, []).append(view)
+    moved = {i for views in first.values() for i in views}
+    order = (j for i in range(len(parts)) if i not in moved for j in (*first.get(i, ()), i))
+    for part in (parts[i] for i in order):
+        call = part.nodes[0] if part.kind is Kind.CALL else None
+        own = {n: place for n, place in places.items() if n in part.results or place.call is call}
+        yield replace(part, places=own)
 
 
 def _kernel(grouping: Grouping, group: Group) -> Part:
@@ -200,8 +256,10 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
                 continue
             viewed = argument not in trace.inputs and is_view(argument)
             viewed = viewed and (not _is_item(grouping, argument) or argument.args[0] in own)
-            viewed = viewed and argument not in grouping.calls
-            if viewed and not (group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)):
+            viewed = viewed and not (
+                group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)
+            )
+            if (viewed or argument in trace.constants) and argument not in grouping.calls:
                 own.add(argument)
                 visit(argument)
             else:
@@ -218,22 +276,10 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
 
 def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:
     """Say whether a view of a value that another kernel stores has its elements in their order."""
-    import torch
-
-    way = [node]
-    while is_view(way[0]) and way[0] not in grouping.trace.inputs:
-        way.insert(0, way[0].all_input_nodes[0])
-    stored, *views = way
-    several = any(view.target is operator.getitem for view in views)
-    if several or stored in own or stored in grouping.trace.inputs:
+    stored = base_of(grouping.trace, node)
+    if stored in own or stored in grouping.trace.inputs or stored.target is operator.getitem:
         return False
-    whole = torch.empty(tuple(map(int, stored.meta["val"].shape)), device="meta")
-    values: dict[str, Any] = {grouping.trace.name(stored): whole}
-    extents = {dim: mine for dim, (mine, _) in grouping.trace.extents.items()}
-    for view in views:
-        call(grouping.trace.call(view), values, extents)
-    seen = values[grouping.trace.name(node)]
-    return bool(seen.is_contiguous() and seen.numel() == whole.numel())
+    return in_its_order(looked_at(grouping.trace, node, lambda n: n), stored)
 
 
 def _is_item(grouping: Grouping, node: Node) -> bool:

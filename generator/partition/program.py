@@ -17,17 +17,9 @@ from mirage_kernels.generator.errors import (
 )
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType, dumps
-from mirage_kernels.generator.partition.groups import (
-    FEW,
-    PRODUCTS,
-    Cuts,
-    Grouping,
-    Kind,
-    factors,
-    free_extents,
-    reduces,
-)
+from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind, reduces
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name, parts_of
+from mirage_kernels.generator.partition.products import PRODUCTS, factors, free_extents
 from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
@@ -59,12 +51,13 @@ class Program:
     kernels: dict[frozenset[Node], Result] = field(default_factory=dict)
     reasons: dict[frozenset[Node], str] = field(default_factory=dict)
     ways: list[Way] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of recipes, those without a kernel too
 
     @property
     def results(self) -> list[Result]:
         """The kernels that a way runs, each once."""
         parts = [p for way in self.ways for p in way.parts if p.kind is not Kind.CALL]
-        used = {frozenset(p.nodes) for p in parts}
+        used = {p.key for p in parts}
         return [result for nodes, result in self.kernels.items() if nodes in used]
 
     @property
@@ -96,15 +89,20 @@ class Program:
                 ops = ", ".join(operator_of(n).strip("_") for n in part.computing)
                 if "kernel" in step:
                     yield f"  kernel {step['kernel']}: {ops}"
-                elif part.computing:
+                elif part.runs:
                     yield f"  PyTorch: {ops}"
 
 
 def write_program(document: dict[str, Any], folder: Path) -> Path:
     """Write a program's document below the folder of its kernels and return its path."""
+    return write_whole(folder / document_path(document), f"{dumps(document)}\n")
+
+
+def document_path(document: Mapping[str, Any]) -> str:
+    """Return the path of a program's document below the folder of its kernels."""
     shapes = crc32(dumps(document["inputs"]).encode())
     name = f"{document['name']}_{document['dtype']}_{shapes:08x}{DOCUMENT}"
-    return write_whole(folder / str(document["arch"]) / name, f"{dumps(document)}\n")
+    return f"{document['arch']}/{name}"
 
 
 def partitioned(function: Function, dtype: DType, arch: str, make: Make) -> Program:
@@ -160,11 +158,11 @@ def _way(made: Program, make: Make, most: Most, few: Callable[[Node], bool]) -> 
 def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     """Make the kernel of a part; where there is none, note what to cut otherwise.
 
-    Products go alone; the last of several sums starts a kernel of its own.
+    Pieces of one tensor and products go alone; the last of several sums starts a kernel of its own.
     """
     if part.kind is Kind.CALL:
         return True
-    nodes = frozenset(part.nodes)
+    nodes = part.key
     if nodes not in made.kernels and nodes not in made.reasons:
         try:
             result = made.kernels[nodes] = make(part.recipe(_free_name(made, part)))
@@ -177,7 +175,13 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     if fast:
         return True
     sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
-    if products and len(part.computing) > 1 and not {*products} <= cuts.alone:
+    joined = [p.whole for p in part.places.values()]
+    joined = [cat for cat in joined if joined.count(cat) > 1 and cat not in cuts.parted]
+    if joined:
+        cuts.parted.update(joined)
+    elif len(sums) > 1 and len(part.results) > 1 and not {*sums} & cuts.apart:
+        cuts.apart.add(sums[-1])
+    elif products and len(part.computing) > 1 and not {*products} <= cuts.alone:
         cuts.alone.update(products)
     elif len(sums) > 1 and sums[-1] not in cuts.first:
         cuts.first.add(sums[-1])
@@ -205,11 +209,14 @@ def _is_slow(result: Result, part: Part) -> bool:
 
 
 def _free_name(made: Program, part: Part) -> str:
-    """Return a kernel's name, which no other of the program has."""
-    taken = {r.record.recipe for r in made.kernels.values()}
+    """Return a kernel's name, which no other of the program has, whatever became of that.
+
+    So a program is cut to the same names where its kernels are known already.
+    """
     base = f"{made.name}_{part.name}"
-    numbered = (base if i == 1 else f"{base}_{i}" for i in range(1, len(taken) + 2))
-    return next(name for name in numbered if name not in taken)
+    numbered = (base if i == 1 else f"{base}_{i}" for i in range(1, len(made.names) + 2))
+    made.names.append(next(name for name in numbered if name not in made.names))
+    return made.names[-1]
 
 
 def _steps(made: Program, parts: Sequence[Part]) -> Iterator[Step]:
@@ -221,9 +228,9 @@ def _steps(made: Program, parts: Sequence[Part]) -> Iterator[Step]:
         last |= dict.fromkeys((trace.name(n) for n in (*part.inputs, *part.results)), i)
     for i, part in enumerate(parts):
         if part.kind is Kind.CALL:
-            step = trace.call(part.nodes[0])
+            step = part.called()
         else:
-            result = made.kernels[frozenset(part.nodes)]
+            result = made.kernels[part.key]
             record = result.record
             step = part.step(result.request.recipe, f"{record.recipe}_{record.stem}")
         ended = sorted(name for name, at in last.items() if at == i and name not in kept)

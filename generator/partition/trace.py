@@ -21,7 +21,9 @@ from mirage_kernels.generator.frontend.export import (
     place_of,
 )
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
+from mirage_kernels.generator.frontend.masks import SOURCES
 from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.partition.pieces import in_pieces
 
 if TYPE_CHECKING:
     import torch
@@ -55,13 +57,14 @@ class Trace:
     """A function's nodes at two extents of every dynamic dim; `pairs` has those of both traces."""
 
     def __init__(self, function: Function, dtype: torch.dtype) -> None:
-        self.function, dynamic = function, function.dynamic
+        self.function, self.dtype, dynamic = function, dtype, function.dynamic
         run, given = _in_type(function, dtype)
         dims = dict.fromkeys(d for each in dynamic.values() for d in each.values())
         more = {dim: STEP * (i + 1) for i, dim in enumerate(dims)}
         both = [longer_by(given, dynamic, by) for by in ({}, more)[: 1 + bool(dims)]]
         self.run, self.examples = run, both[0]
         self.programs = [exported(run, examples) for examples in both]
+        in_pieces([program.graph for program in self.programs])
         first, last = (list(p.graph.nodes) for p in (self.programs[0], self.programs[-1]))
         if [str(n.target) for n in first] != [str(n.target) for n in last]:
             raise RecipeError(
@@ -132,6 +135,22 @@ class Trace:
                 found[node] = self._input(program, node)
         return reasons
 
+    @cached_property
+    def constants(self) -> set[Node]:
+        """Return the nodes that no input goes into: positions and masks, which kernels make."""
+        found = set[Node]()
+        for node in self.nodes:
+            own = node.all_input_nodes
+            if node not in self.refused and (
+                found.issuperset(own) if own else operator_of(node) in SOURCES
+            ):
+                found.add(node)
+        return found
+
+    def is_free(self, node: Node) -> bool:
+        """Say whether a node computes nothing: a view, or what a kernel makes where it is used."""
+        return is_view(node) or node in self.constants
+
     @staticmethod
     def _input(program: Program, node: Node) -> Any:
         try:
@@ -173,6 +192,23 @@ class Trace:
         if a is None or isinstance(a, bool | float | str):
             return a
         raise RecipeError(f"{self.function.named} gives an operator {a!r}, which is no plain value")
+
+
+def base_of(trace: Trace, node: Node) -> Node:
+    """Return what a view looks at, through all views; one of several results is no view."""
+    while node not in trace.inputs and is_view(node):
+        if node.target is operator.getitem and not is_view(node.args[0]):
+            break
+        node = node.all_input_nodes[0]
+    return node
+
+
+def memory_of(trace: Trace, node: Node) -> Node:
+    """Return what a value lies in: what views and operators that write over it look at."""
+    base = base_of(trace, node)
+    if base in trace.inputs or not mutates(base):
+        return base
+    return memory_of(trace, base.all_input_nodes[0])
 
 
 def mutates(node: Node) -> bool:

@@ -6,7 +6,7 @@ import difflib
 import fcntl
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -18,8 +18,16 @@ from mirage_kernels.generator.emit.cuda import FORMS
 from mirage_kernels.generator.errors import FileError, JobError, MirageError
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
+from mirage_kernels.generator.partition.again import documents_in, programs_again
 from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
-from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
+from mirage_kernels.generator.recipe import (
+    Recipe,
+    Shape,
+    catalog,
+    load_function,
+    load_recipe,
+    trace,
+)
 from mirage_kernels.generator.records.files import OUT_HINT, write_whole
 from mirage_kernels.generator.records.record import MUGRAPH_ENDING, KernelRecord, load_record
 from mirage_kernels.generator.records.sources import recipe_sources, table_of
@@ -28,9 +36,15 @@ from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.target import TARGETS
 
-SOURCES = (".cu", ".cuh", ".py")
+SOURCES, COMPILED = (".cu", ".cuh", ".py"), ".so"
 INCLUDE = re.compile(r'^#include "([^"]*)"$', re.MULTILINE)
+NO_FUNCTION = (
+    "a PyTorch function's program is checked by `mirage-kernels check FILE.py:NAME --kernels DIR`"
+)
 ERRORS_ALIKE = 0.1  # of an error: records have two digits, and sums of another BLAS other last bits
+
+
+Remade = Callable[[Sequence[KernelRecord]], list["KernelRecord | MirageError"]]
 
 
 @dataclass(frozen=True)
@@ -135,7 +149,8 @@ def _present(kernels_dir: Path) -> Iterator[Path]:
     """Yield every file of the folder that may have been emitted."""
     for top in (FORMS, *TARGETS):
         for path in (kernels_dir / top).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
+            made = path.suffix != COMPILED and "__pycache__" not in path.parts
+            if made and path.is_file():
                 yield path
 
 
@@ -159,13 +174,15 @@ def check(
 
     Returns what differs: a recipe that is gone, a muGraph that does not prove, a proof record or a
     source that is not byte for byte what the generator makes, a file that nothing makes. Recipes
-    are those of the catalog and of `recipe_files`.
+    are those of the catalog and of `recipe_files`, where `FILE.py:NAME` names a PyTorch function:
+    it is cut again, and its kernels and the order of its steps are compared.
     """
     kernels = emitted(kernels_dir)
     found = kernels | without_plan(kernels_dir)
     reasons: dict[str, str] = {}  # what is wrong, by path
     proved: dict[str, dict[str, KernelRecord]] = {}  # by recipe, then by path
-    outcomes = _remade_by_path(found, jobs, recipe_files)
+    known = _known(tuple(recipe_files), kernels_dir)
+    outcomes = _remade_by_path(found, jobs, partial(_remade, recipe_files, kernels_dir))
     for done, (path, outcome) in enumerate(outcomes, start=1):
         progress(Event("check", done, len(found), path))
         if isinstance(outcome, MirageError):
@@ -178,6 +195,9 @@ def check(
     for arch in sorted({r.arch for r in found.values()}):
         of_arch = [r for r in kernels.values() if r.arch == arch]
         expected[f"{arch}/table.cpp"] = table_of(arch, of_arch)
+    expected |= known.programs
+    reasons |= dict.fromkeys(documents_in(kernels_dir).keys() - known.programs.keys(), NO_FUNCTION)
+    expected |= {path: _content(kernels_dir / path) for path in reasons if path not in expected}
     differences = [Difference(path, reason) for path, reason in reasons.items()]
     return differences + _compared(kernels_dir, expected)
 
@@ -199,7 +219,7 @@ def _expected_of(
 
 
 def _remade_by_path(
-    found: Mapping[str, KernelRecord], jobs: int | None, recipe_files: Sequence[str]
+    found: Mapping[str, KernelRecord], jobs: int | None, remade: Remade
 ) -> Iterator[tuple[str, KernelRecord | MirageError]]:
     """Yield what `_remade` says of every record; an interrupt waits for nothing.
 
@@ -210,7 +230,6 @@ def _remade_by_path(
         alike.setdefault(_what_is_proved(path, record), []).append(path)
     groups = [[found[path] for path in paths] for paths in alike.values()]
     pool = ProcessPoolExecutor(jobs or os.cpu_count())
-    remade = partial(_remade, recipe_files)
     try:
         for paths, outcomes in zip(alike.values(), pool.map(remade, groups), strict=True):
             yield from zip(paths, outcomes, strict=True)
@@ -234,21 +253,22 @@ def _what_is_proved(path: str, record: KernelRecord) -> str:
 
 
 def _remade(
-    recipe_files: Sequence[str], alike: Sequence[KernelRecord]
+    recipe_files: Sequence[str], kernels_dir: Path, alike: Sequence[KernelRecord]
 ) -> list[KernelRecord | MirageError]:
     """Return records of which one proof holds for all, proved again, or what is wrong."""
     try:
-        proof = proved_again(alike[0], recipe_files).proof
+        proof = proved_again(alike[0], recipe_files, kernels_dir).proof
+        recipes = [_recipe_of(record, recipe_files, kernels_dir) for record in alike]
     except Exception as error:  # a record that was edited may lead to anything
         return [_sentence_of(error) for _ in alike]
-    return [_measured(replace(record, proof=proof), recipe_files) for record in alike]
+    pairs = zip(alike, recipes, strict=True)
+    return [_measured(replace(record, proof=proof), *known) for record, known in pairs]
 
 
-def _measured(proved: KernelRecord, recipe_files: Sequence[str]) -> KernelRecord | MirageError:
+def _measured(proved: KernelRecord, recipe: Recipe, spec: Graph) -> KernelRecord | MirageError:
     """Return a record with its recipe's summary, or what is wrong with its errors or sources."""
     try:
         check_graph(proved.graph)
-        recipe, spec = _recipe_of(proved, recipe_files)
         _require_errors(proved, _gate_of(recipe, spec, proved.storage).measure(proved.graph))
         made = replace(proved, summary=recipe.summary)
         recipe_sources([made])
@@ -292,27 +312,50 @@ def _sentence_of(error: Exception) -> MirageError:
     return FileError(f"no kernel can be made of this record: {type(error).__name__}: {words}")
 
 
-def proved_again(record: KernelRecord, recipe_files: Sequence[str] = ()) -> KernelRecord:
+def proved_again(
+    record: KernelRecord, recipe_files: Sequence[str] = (), kernels_dir: Path | None = None
+) -> KernelRecord:
     """Return the record with its proof made anew from its recipe as it is now.
 
     Raises VerifyError when the muGraph does not prove, FileError for a recipe that is gone.
     """
-    return prove_record(record, _recipe_of(record, recipe_files)[1], lambda event: None)
+    spec = _recipe_of(record, recipe_files, kernels_dir)[1]
+    return prove_record(record, spec, lambda event: None)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Recipes by name, and the texts of programs of several steps by path."""
+
+    recipes: dict[str, Recipe]
+    programs: dict[str, str]
 
 
 @cache
-def _known(recipe_files: tuple[str, ...]) -> dict[str, Recipe]:
-    """Return recipes by name, each file read once by a process."""
-    return catalog() | {recipe.name: recipe for recipe in map(load_recipe, recipe_files)}
+def _known(recipe_files: tuple[str, ...], kernels_dir: Path | None) -> Known:
+    """Return what files define, each read once by a process; functions as a folder has them cut."""
+    recipes, programs = catalog(), dict[str, str]()
+    for file in recipe_files:
+        function = load_function(file)
+        if function is None:
+            recipe = load_recipe(file)
+            recipes[recipe.name] = recipe
+        elif kernels_dir is not None:
+            for path, text, made in programs_again(function, kernels_dir, emitted(kernels_dir)):
+                programs[path] = text
+                recipes |= {r.record.recipe: r.request.recipe for r in made.results}
+    return Known(recipes, programs)
 
 
-def _recipe_of(record: KernelRecord, recipe_files: Sequence[str]) -> tuple[Recipe, Graph]:
+def _recipe_of(
+    record: KernelRecord, recipe_files: Sequence[str], kernels_dir: Path | None
+) -> tuple[Recipe, Graph]:
     """Return a record's recipe and what it computes at the record's shape."""
-    known = _known(tuple(recipe_files))
+    known = _known(tuple(recipe_files), kernels_dir).recipes
     if record.recipe not in known:
         raise FileError(
             f"recipe {record.recipe} is not in the catalog; kernels of a recipe file are checked "
-            "by `mirage-kernels check FILE --kernels DIR`"
+            "by `mirage-kernels check FILE --kernels DIR`, where FILE.py:NAME names a function"
         )
     recipe = known[record.recipe]
     return recipe, trace(recipe, Shape(record.source, record.shape), record.storage)

@@ -84,6 +84,7 @@ class KernelRecord(About):
     variants: tuple[Variant, ...] = ()
     max_tokens: int = 0  # above it the library runs PyTorch's own program; 0: never
     stacked: tuple[str, ...] = ()  # weights that may be slices of stacks, by token
+    strided: bool = False  # tensors lie apart in memory, all strides are of the call
     no_plan: str = ""  # why there is no kernel
 
     @property
@@ -116,6 +117,7 @@ class KernelRecord(About):
             **{name: to_data(getattr(self, name)) for name in about},
             **plan,
             **({"stacked": list(self.stacked)} if self.stacked else {}),
+            **({"strided": True} if self.strided else {}),
             "search": to_data(self.search),
             "proof": self.proof.to_json(),
             "accuracy": [m.to_json() for m in self.accuracy],
@@ -163,6 +165,7 @@ def _read(data: dict[str, Json]) -> KernelRecord:
         variants=variants,
         max_tokens=from_data(int, data["max_tokens"]),
         stacked=from_data(tuple[str, ...], data.get("stacked", [])),
+        strided=from_data(bool, data.get("strided", False)),
     )
 
 

@@ -7,8 +7,9 @@ of a smaller spec. A part has no product of two tensors and no exp: there the or
 matters. Found programs view parts by their names in the whole spec; lowering computes them.
 
 Sums of inputs that are never cut, such as weights stored less 1, are parts of any spec: multiplying
-them out is what makes sums long. So are the results beside the output: they are stored and computed
-anyway, elementwise, so that any tile of one follows from tiles of inputs.
+them out is what makes sums long. So are results beside the output that the output needs: they are
+stored and computed anyway, elementwise, so that any tile of one follows from tiles of inputs. Other
+results are left out of the search: lowering computes them in the tiles of the output's last kernel.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ def folded(spec: Graph, long: Collection[str]) -> Graph:
 
 
 def beside(spec: Graph, long: Collection[str]) -> Graph:
-    """Return the spec with its results beside the output as inputs."""
-    return _without(replace(spec, outputs=spec.outputs[:1]), spec.outputs[1:])
+    """Return the spec of the output alone, with results beside it that it needs as inputs."""
+    output, *also = spec.outputs
+    needed = _leading_to(spec, [output])
+    alone = replace(spec, outputs=(output,))
+    return _cut(alone, [name for name in also if name in needed]) if also else spec
 
 
 def shifted(spec: Graph, long: Collection[str]) -> Graph:
@@ -66,9 +70,11 @@ def _leaving(spec: Graph, inside: set[str]) -> list[str]:
 
 
 def _without(spec: Graph, roots: Sequence[str]) -> Graph:
-    """Return the spec with some values as inputs."""
-    if not roots:
-        return spec
+    """Return the spec with some values as inputs, and nothing that only those need."""
+    return _cut(spec, roots) if roots else spec
+
+
+def _cut(spec: Graph, roots: Sequence[str]) -> Graph:
     kept = _leading_to(spec, spec.outputs, stop=roots)
     own = [n for n in spec.inputs if n.name in kept]
     inputs = [Node("input", (), (spec.values[root],)) for root in roots]
@@ -88,14 +94,15 @@ def _leading_to(spec: Graph, results: Collection[str], stop: Collection[str] = (
     return needed
 
 
-def part(spec: Graph, root: str) -> list[Node]:
-    """Return the nodes that make a part; a sum of products is a contraction."""
-    needed = _leading_to(spec, [root])
+def part(spec: Graph, *roots: str) -> list[Node]:
+    """Return the nodes that make some values; a sum of products is a contraction."""
+    needed = _leading_to(spec, roots)
     nodes = [n for n in spec.nodes if n.name in needed]
     made: list[Node] = []
     for node in nodes:
         factors = spec.producers[node.args[0]] if node.op == "sum" else node
         alone = [u.name for u in nodes if factors.name in u.args] == [node.name]
+        alone = alone and factors.name not in roots
         if node.op == "sum" and factors.op in ("mul", "square") and alone:
             a, b = (*factors.args, *factors.args)[:2]
             node = replace(node, op="contract", args=(a, b))

@@ -37,6 +37,7 @@ from mirage_kernels.generator.search.sketch import (
     Leaf,
     LibrarySketch,
     ProgramSketch,
+    Setting,
     View,
     in_order,
     middle_name,
@@ -94,6 +95,9 @@ class _Kernels:
     def block(self, kernel: BlockSketch, result: TensorType | None) -> list[str]:
         """Add a block graph; `result` is the type of the program's result, if this is it."""
         block, setting, storage = _Block(self, kernel), kernel.setting, self.goal.storage
+        missing = [name for name in block.wanted if name not in block.beside]
+        if result and missing:
+            block = _Block(self, kernel, missing)
         body, outs, nodes = block.builder.graph(()), list[Value](), list[Node]()
         for number, dims in kernel.results:
             stored = result or self.stored_type(block.space, dims)
@@ -133,10 +137,11 @@ class _Kernels:
 class _Block:
     """A block graph without its outputs: what it reads, and the names of the sketch's values.
 
-    Where the sketch views a part of the spec that was searched as an input, it computes that.
+    Where the sketch views a part of the spec that was searched as an input, it computes that. It
+    computes the results in `missing` too, in the tiles and the loop of the sketch.
     """
 
-    def __init__(self, kernels: _Kernels, kernel: BlockSketch) -> None:
+    def __init__(self, kernels: _Kernels, kernel: BlockSketch, missing: Sequence[str] = ()) -> None:
         self.spec, bound, types = kernels.goal.spec, kernels.bound, kernels.builder.types
         # Results beside the output that no kernel has stored, and the tiles of them.
         self.wanted = [name for name in self.spec.outputs[1:] if name not in types]
@@ -158,6 +163,9 @@ class _Block:
                 read |= dict.fromkeys(_source(n, leaf) for n in parts[leaf] if not n.args)
             else:
                 read.setdefault(leaf)
+        tiles = View("", setting.grid, setting.loop)
+        riding = part(self.spec, *missing)
+        read |= dict.fromkeys(_source(n, tiles) for n in riding if not n.args)
         leaves = in_order(read, kernels.inputs)
         self.args = tuple(bound[leaf.tensor] for leaf in leaves if isinstance(leaf, View))
         extents = extents_of([types[a] for a in self.args])
@@ -182,6 +190,45 @@ class _Block:
             )
         for step in kernel.steps:
             self.values.append(self.step(step.op, [self.values[a] for a in step.args], step.over))
+        made = {n.name: names[_source(n, tiles)] for n in riding if not n.args}
+        for node in (n for n in riding if n.args):
+            made[node.name] = self.summed(node, [made[a] for a in node.args], setting)
+        for name in missing:
+            self.ride(name, made[name])
+
+    def summed(self, node: Node, args: Sequence[str], setting: Setting) -> str:
+        """Return the value of a node of the spec, joined where tiles cut what it sums along.
+
+        It is added unless the block computes it.
+        """
+        kind, ways = "_max" if node.op == "amax" else "", [(node.op, tuple(args), node.over)]
+        if node.over and node.over == setting.loop:
+            ways.append((f"accum{kind}", (), ""))
+        if node.over and node.over == setting.split:
+            ways.append((f"combine{kind}", (), node.over))
+        name = ""
+        for op, given, over in ways:
+            given = given or (name,)
+            name = self.known(op, given, over) or self.step(op, given, over)
+        return name
+
+    def known(self, op: str, args: tuple[str, ...], over: str) -> str:
+        """Return the value of a node that the block has, "" without one."""
+        terms = {n.name for n in self.builder.nodes if n.op == "mul" and n.args == args}
+        for n in self.builder.nodes:
+            products = op == "contract" and n.op == "sum" and n.over == over and n.args[0] in terms
+            if products or (n.op, n.args, n.over) == (op, args, over):
+                return n.name
+        return ""
+
+    def ride(self, name: str, tile: str) -> None:
+        """Store a tile of a result; raises SearchError where several blocks have the same."""
+        own = self.spec.values[name].type.names
+        apart = [a.dim for a in self.space.grid if not a.reduced and a.dim not in own]
+        if apart:
+            raise SearchError(f"the blocks along {apart[0]} would all store {name}")
+        if tile not in self.beside.get(name, ()):
+            self.beside.setdefault(name, []).append(tile)
 
     def add(self, node: Node, of: str) -> str:
         """Add a node that makes a tile of a value of the spec, if of one."""

@@ -57,6 +57,7 @@ class Launcher:
     symbol: str
     storage: DType
     about: Mapping[str, str]  # recipe and architecture
+    strided: bool = False  # tensors lie apart in memory, all strides are of the call
 
     @cached_property
     def tensors(self) -> list[Value]:
@@ -179,7 +180,7 @@ class Launcher:
     def _declare(self, w: Writer, value: Value, made: str, parts: Mapping[str, str]) -> None:
         extents = ", ".join(f"int64_t({self._extent(d, parts)})" for d in value.type.dims)
         first = "workspace, " if "workspace" in made else ""
-        packed = str(not any(d.dynamic for d in value.type.dims)).lower()
+        packed = str(not self.strided and not any(d.dynamic for d in value.type.dims)).lower()
         uneven = str(has_uneven_rows(value.type)).lower()
         given = f"{first}{value.type.dtype.bytes}, {packed}, {uneven}, {{{extents}}}"
         w.line(f"const auto {value.name}_tensor = {made}({given});")

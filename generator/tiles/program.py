@@ -216,6 +216,7 @@ class BlockProgram:
     optional: frozenset[str] = frozenset()  # inputs that a call may leave out: zeros
     stages: int = 1
     threads: int = 128
+    strided: bool = False  # tensors lie apart in memory, all strides are of the call
 
     @property
     def space(self) -> Space:
@@ -265,7 +266,7 @@ class BlockProgram:
         The aligned form of a kernel takes such tensors only, and small enough for ints.
         """
         whole = self.whole(name).dims
-        if any(d.dynamic for d in whole) or prod(d.size for d in whole) >= MOST_INT:
+        if self.strided or any(d.dynamic for d in whole) or prod(d.size for d in whole) >= MOST_INT:
             return {}
         return {d.name: prod(x.size for x in whole[i + 1 :]) for i, d in enumerate(whole)}
 

@@ -144,7 +144,7 @@ def test_a_recipe_file_is_read_once_by_a_process(made: Path, monkeypatch) -> Non
     folder._known.cache_clear()
     record = folder.emitted(made / "kernels")[f"{KERNEL}.json"]
     files = (f"{made}/relu_linear.py",)
-    assert {folder._recipe_of(record, files)[0].name for _ in range(3)} == {"relu_linear"}
+    assert {folder._recipe_of(record, files, None)[0].name for _ in range(3)} == {"relu_linear"}
     assert read == list(files)
 
 

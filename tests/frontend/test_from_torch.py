@@ -76,6 +76,12 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+def test_dims_that_a_result_turns_round_stay_apart() -> None:
+    recipe = from_torch(lambda x: x.t() * 2, {"x": X}, name="turned")
+    assert len(recipe.static_dims) == 2
+    spec_of(recipe)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_composition_computes_what_pytorch_computes(name: str) -> None:
     spec_of(from_torch(lambda x, y: LOSSES[name](x, y), {"x": X, "y": X}, name="loss"))

@@ -157,7 +157,7 @@ class Scope:
     def number(self, value: float) -> str:
         """Return the name of a constant."""
         for node in self.builder.nodes:
-            if node.op == "const" and node.value == value:
+            if (node.op, node.value) == ("const", value) and node.out.type.dtype.is_real:
                 return node.name
         out = Value(self.builder.free_name("const"), SCALAR)
         return self.builder.add(Node("const", (), (out,), value=value))

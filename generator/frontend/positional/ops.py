@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.dims import LOOP, Scope, Tile
+from mirage_kernels.generator.frontend.positional.positions import chosen
 from mirage_kernels.generator.ir import OPS, Kind
 
 if TYPE_CHECKING:
@@ -349,6 +350,11 @@ def _permute(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     return [replace(args[0], rows=tuple(args[0].rows[i] for i in step.shape))]
 
 
+def _alike(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
+    scope.aligned(args[0], args[1], step.op)
+    return [args[0]]
+
+
 def _number(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     (made,) = step.outs
     return [Tile(scope.number(step.numbers[0]), ((),) * made.num_dims)]
@@ -382,6 +388,8 @@ POSITIONAL: dict[str, Op] = {
     "number": Op(0, lambda step, args: None, _number, numbers=1),
     "reshape": Op(1, _reshaped, _reshape, "the number of elements stays"),
     "permute": Op(1, _permuted, _permute, "each dim has one place"),
+    "where": Op(2, _broadcast, chosen),
+    "alike": Op(2, _broadcast, _alike),  # its first operand; dims are those of the second
     "rms_norm": Op(1, _broadcast, _rms_norm, over_dim=True),
     "reduction_max": Op(1, _shorter, _reduction_max, results=2, over_dim=True, block=True),
     "accum": Op(1, _total, _accum, _SIZE, kinds=_KINDS, block=True),

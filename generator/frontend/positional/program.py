@@ -8,6 +8,7 @@ from math import prod
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.ops import result_extents
+from mirage_kernels.generator.frontend.positional.positions import Condition
 from mirage_kernels.generator.ir import DType
 
 Extents = tuple[int, ...]
@@ -62,6 +63,7 @@ class Step:
 
     `dim` is the dim that a reduction shortens to `size` elements, the first one that a norm runs
     over, the one that concat joins, or the one that the loop cuts of a block's input (its fmap).
+    `conditions` are those of a choice by position.
     `maps` is the imap of a block's input or the omap of its output; `kind` the kind of an
     accumulation; `numbers` the constants of clamp, mul_scalar and number; `shape` the extents that
     a reshape makes, or the order that a permute puts dims in.
@@ -76,6 +78,7 @@ class Step:
     kind: str = ""
     numbers: tuple[float, ...] = ()
     shape: Extents = ()
+    conditions: tuple[Condition, ...] = ()
     block: Program | None = None
 
 

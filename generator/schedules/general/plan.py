@@ -55,12 +55,14 @@ def launcher(record: KernelRecord) -> Launcher:
     """Return what writes the file of a record."""
     chosen = [(v.bucket, v.knobs) for v in record.variants]
     buckets = [
-        Bucket(n, programs(record.graph, k)) for n, k in chosen if isinstance(k, GeneralKnobs)
+        Bucket(n, tuple(replace(p, strided=record.strided) for p in programs(record.graph, k)))
+        for n, k in chosen
+        if isinstance(k, GeneralKnobs)
     ]
     symbol = f"{record.recipe}_{record.stem}"
     about = {"name": record.recipe, "arch": record.arch}
     counted = record.roles.counted
-    return Launcher(record.graph, buckets, counted, symbol, record.storage, about)
+    return Launcher(record.graph, buckets, counted, symbol, record.storage, about, record.strided)
 
 
 def header(record: KernelRecord) -> Header:

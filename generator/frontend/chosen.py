@@ -1,0 +1,105 @@
+"""Whole numbers and choices by position, and views of them: values that no kernel reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.frontend.positional.positions import Condition
+from mirage_kernels.generator.frontend.positional.program import Tensor
+
+Extents = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A whole number for each element: positions times factors, plus a number."""
+
+    dims: Extents
+    value: Condition
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One of two numbers or tensors for each element: `inside` where all conditions hold."""
+
+    dims: Extents
+    conditions: tuple[Condition, ...]
+    inside: Any  # a number, a truth value, or a tensor
+    outside: float
+
+    @property
+    def is_masked(self) -> bool:
+        """Say whether it is a tensor of which some elements are hidden."""
+        return isinstance(self.inside, Tensor)
+
+
+Positional = Affine | Chosen
+
+
+def _moved(x: Positional, dims: Sequence[int], at: Sequence[int]) -> Positional:
+    """Return a view: its dims, and for each the dim of x that it is, or -1."""
+    if isinstance(x, Chosen) and x.is_masked:
+        raise GraphError("a view of hidden scores")
+
+    def of(c: Condition) -> Condition:
+        return tuple(0 if d < 0 else c[0][d] for d in at), c[1]
+
+    if isinstance(x, Affine):
+        return Affine((*dims,), of(x.value))
+    return replace(x, dims=(*dims,), conditions=tuple(map(of, x.conditions)))
+
+
+def reshaped(x: Positional, shape: Sequence[int]) -> Positional:
+    """Insert and leave out dims of one element."""
+    count = math.prod(x.dims)
+    known = math.prod(n for n in shape if n >= 0)
+    whole = [n if n >= 0 else count // known for n in shape]
+    longer = [i for i, n in enumerate(x.dims) if n > 1]
+    if [n for n in whole if n > 1] != [x.dims[i] for i in longer]:
+        raise GraphError("positions in another shape")
+    left = iter(longer)
+    return _moved(x, whole, [next(left) if n > 1 else -1 for n in whole])
+
+
+def unsqueezed(x: Positional, dim: int) -> Positional:
+    at = dim % (len(x.dims) + 1)
+    own = [*range(len(x.dims))]
+    return _moved(x, (*x.dims[:at], 1, *x.dims[at:]), (*own[:at], -1, *own[at:]))
+
+
+def permuted(x: Positional, order: Sequence[int]) -> Positional:
+    places = [d % len(x.dims) for d in order]
+    return _moved(x, [x.dims[d] for d in places], places)
+
+
+def transposed(x: Positional, a: int = 0, b: int = 1) -> Positional:
+    order = [*range(len(x.dims))]
+    order[a], order[b] = order[b], order[a]
+    return permuted(x, order)
+
+
+def expanded(x: Positional, shape: Sequence[int], **_: Any) -> Positional:
+    dims = [*(1,) * (len(shape) - len(x.dims)), *x.dims]
+    missing = len(dims) - len(x.dims)
+    whole = [n if m < 0 else m for m, n in zip(shape, dims, strict=True)]
+    return _moved(x, whole, [d - missing if d >= missing else -1 for d in range(len(dims))])
+
+
+def sliced(
+    x: Positional, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Positional:
+    at = dim % len(x.dims)
+    taken = range(x.dims[at])[slice(start, end, step)]
+
+    def of(c: Condition) -> Condition:
+        factors = (*c[0][:at], c[0][at] * step, *c[0][at + 1 :])
+        return factors, c[1] + c[0][at] * taken.start
+
+    made = _moved(x, (*x.dims[:at], len(taken), *x.dims[at + 1 :]), range(len(x.dims)))
+    if isinstance(made, Affine):
+        return replace(made, value=of(made.value))
+    return replace(made, conditions=tuple(map(of, made.conditions)))

@@ -1,0 +1,57 @@
+"""The names that dynamic dims were given, in a graph that was lowered with names of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.positional.lower import Lowered, sizes_of
+from mirage_kernels.generator.ir import Graph
+
+Dynamic = Mapping[str, Mapping[int, str]]  # names by tensor and dim
+
+
+def with_names(
+    lowered: Lowered, names: Sequence[str], dynamic: Dynamic
+) -> tuple[Lowered, tuple[str, ...]]:
+    """Return a graph with the names that dynamic dims were given, and these names."""
+    wanted: dict[str, str] = {}
+    for tensor, dims in dynamic.items():
+        if tensor not in names:
+            raise RecipeError(f"there is no input {tensor!r}", f"inputs: {', '.join(names)}")
+        for at, name in dims.items():
+            row = lowered.inputs[names.index(tensor)][at]
+            if len(row) != 1:
+                raise RecipeError(f"dim {at} of {tensor} is split: it cannot be dynamic")
+            same = sum(
+                other == name or other == f"{name}{n}" for n, other in enumerate(wanted.values(), 1)
+            )
+            wanted.setdefault(row[0], f"{name}{same + 1}" if same else name)
+    taken = {*wanted.values()}
+    own = [d for d in sizes_of(lowered.graph) if d not in wanted]
+    free = (f"D{i}" for i in range(1000) if f"D{i}" not in {*own, *taken})
+    new = wanted | {d: next(free) for d in own if d in taken}
+
+    def row_of(row: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new.get(d, d) for d in row)
+
+    layouts = [tuple(tuple(map(row_of, t)) for t in x) for x in (lowered.inputs, lowered.outputs)]
+    return Lowered(_renamed(lowered.graph, new), *layouts), tuple(dict.fromkeys(wanted.values()))
+
+
+def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
+    nodes = []
+    for node in graph.nodes:
+        outs = tuple(
+            replace(
+                v,
+                type=replace(
+                    v.type,
+                    dims=tuple(replace(d, name=new.get(d.name, d.name)) for d in v.type.dims),
+                ),
+            )
+            for v in node.outs
+        )
+        nodes.append(replace(node, outs=outs, over=new.get(node.over, node.over)))
+    return replace(graph, nodes=tuple(nodes))

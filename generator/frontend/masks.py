@@ -1,0 +1,346 @@
+"""Positions, masks and what is chosen by them: parts of functions that read no input.
+
+What `arange`, `ones` and `tril` make is a whole number or one of two numbers for each element, by
+conditions on positions: sums of positions times factors, plus a number, that are at least 0. A mask
+is where all of some conditions hold. `masked_fill(x, mask, -inf)` is a tensor with a mask that
+softmax and the like take: what is hidden counts 0 there. No mask is stored or read.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.frontend.chosen import (
+    Affine,
+    Chosen,
+    Extents,
+    Positional,
+    expanded,
+    permuted,
+    reshaped,
+    sliced,
+    transposed,
+    unsqueezed,
+)
+from mirage_kernels.generator.frontend.positional.positions import Condition
+from mirage_kernels.generator.frontend.positional.program import Tensor
+from mirage_kernels.generator.frontend.steps import Steps
+
+_STORAGE = ("dtype", "layout", "device", "pin_memory", "memory_format", "implicit")
+
+
+def causal(x: Tensor) -> Chosen:
+    """Return scores of which each row sees the columns up to its own."""
+    return _triangle(Chosen(x.dims, (), x, -math.inf), 0, upper=False)
+
+
+def triangle(s: Steps, x: Tensor, diagonal: int, *, upper: bool) -> Tensor:
+    """Return a tensor with 0 on one side of a diagonal."""
+    made = _triangle(Chosen(x.dims, (), x, 0.0), diagonal, upper=upper)
+    return s.where(made.conditions, x, 0.0)
+
+
+def is_positional(args: Sequence[Any]) -> bool:
+    """Say whether one of some arguments is made of positions."""
+    return any(isinstance(a, Affine | Chosen) for a in args)
+
+
+def exponentials(s: Steps, x: Tensor | Chosen) -> Tensor:
+    """Return exp(x), 0 where x is hidden."""
+    if isinstance(x, Tensor):
+        return s("exp", x)
+    if x.is_masked and x.outside == -math.inf:
+        return s.where(x.conditions, s("exp", x.inside), 0.0)
+    raise GraphError("a softmax of numbers that no input makes")
+
+
+def applied(s: Steps, op: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Apply an operator to positions and masks, or one that makes them.
+
+    Raises GraphError for one that takes tensors alone.
+    """
+    if op not in MASKED:
+        raise GraphError(f"{op} of positions or masks has no form", "softmax takes hidden scores")
+    kept = {k: v for k, v in named.items() if k not in _STORAGE}
+    made = MASKED[op](s, *args, **kept)
+    if op in SOURCES:
+        made = _cast(made, named.get("dtype"))
+    if isinstance(made, Chosen) and not made.is_masked and made.inside != made.inside:
+        raise GraphError(f"{op} makes numbers that are none")
+    return made
+
+
+# -- what makes positions --------------------------------------------------------------------------
+
+
+def _arange(*args: Any, **_: Any) -> Affine:
+    start, end, step = {1: (0, *args, 1), 2: (*args, 1)}.get(len(args), args)
+    if not all(isinstance(n, int) for n in (start, end, step)):
+        raise GraphError("arange of numbers that are not whole")
+    return Affine((len(range(start, end, step)),), ((step,), start))
+
+
+def _cast(x: Positional, *args: Any, **named: Any) -> Positional:
+    """Return truth values as such, and numbers as such; no kernel rounds them."""
+    import torch
+
+    types = [t for t in (*args, *named.values()) if isinstance(t, torch.dtype)]
+    if not types or not isinstance(x, Chosen) or x.is_masked:
+        return x
+    kind = bool if torch.bool in types else float
+    return replace(x, inside=kind(x.inside), outside=kind(x.outside))
+
+
+def _full(value: float | None = None) -> Callable[..., Chosen]:
+    def made(size: Sequence[int], number: Any = value, **_: Any) -> Chosen:
+        return Chosen((*size,), (), number, 0.0)
+
+    return made
+
+
+def _full_like(value: float | None = None) -> Callable[..., Chosen]:
+    def made(x: Positional | Tensor, number: Any = value, **_: Any) -> Chosen:
+        return Chosen(x.dims, (), number, 0.0)
+
+    return made
+
+
+def _triangle(x: Chosen, diagonal: int, *, upper: bool) -> Chosen:
+    """Keep what lies on one side of a diagonal of the last two dims."""
+    if x.conditions:
+        raise GraphError("a triangle of what is chosen already")
+    sign = -1 if upper else 1  # row - column + diagonal >= 0
+    factors = (*(0,) * (len(x.dims) - 2), sign, -sign)
+    return replace(x, conditions=((factors, sign * diagonal),))
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+def _over(dims: Extents, own: Extents, condition: Condition) -> Condition:
+    """Return a condition on the positions of a tensor that another broadcasts to."""
+    factors, number = condition
+    padded = (*(0,) * (len(dims) - len(own)), *factors)
+    return tuple(f if n > 1 else 0 for f, n in zip(padded, dims, strict=True)), number
+
+
+def _broadcast(*dims: Extents) -> Extents:
+    rank = max(map(len, dims))
+    rows = [(*(1,) * (rank - len(d)), *d) for d in dims]
+    return tuple(map(max, *rows)) if len(rows) > 1 else rows[0]
+
+
+def _combined(a: Condition, b: Condition, sign: int) -> Condition:
+    return tuple(x + sign * y for x, y in zip(a[0], b[0], strict=True)), a[1] + sign * b[1]
+
+
+def _affine(x: Any, dims: Extents) -> Condition:
+    if isinstance(x, Affine):
+        return _over(dims, x.dims, x.value)
+    if isinstance(x, int) and not isinstance(x, bool):
+        return (0,) * len(dims), x
+    raise GraphError("positions meet whole numbers and positions alone")
+
+
+def _sum(a: Any, b: Any, sign: int) -> Affine:
+    dims = _broadcast(*(x.dims for x in (a, b) if isinstance(x, Affine)))
+    return Affine(dims, _combined(_affine(a, dims), _affine(b, dims), sign))
+
+
+def _scaled(a: Any, b: Any) -> Affine:
+    x, n = (a, b) if isinstance(a, Affine) else (b, a)
+    if not isinstance(n, int):
+        raise GraphError("positions are multiplied by whole numbers alone")
+    return Affine(x.dims, (tuple(f * n for f in x.value[0]), x.value[1] * n))
+
+
+def _compared(a: Any, b: Any, *, strictly: bool) -> Chosen:
+    """Return where a >= b, or a > b."""
+    made = _sum(a, b, -1)
+    factors, number = made.value
+    return Chosen(made.dims, ((factors, number - strictly),), True, False)
+
+
+_NUMBERS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "rsub": lambda a, b: b - a,
+    "mul": operator.mul,
+    "div": lambda a, b: a / b if b else math.nan,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+_COMPARED: Mapping[str, Callable[[Any, Any], Chosen]] = {
+    "ge": lambda a, b: _compared(a, b, strictly=False),
+    "gt": lambda a, b: _compared(a, b, strictly=True),
+    "le": lambda a, b: _compared(b, a, strictly=False),
+    "lt": lambda a, b: _compared(b, a, strictly=True),
+}
+_COUNTED: Mapping[str, Callable[[Any, Any], Affine]] = {
+    "add": lambda a, b: _sum(a, b, 1),
+    "sub": lambda a, b: _sum(a, b, -1),
+    "rsub": lambda a, b: _sum(b, a, -1),
+    "mul": _scaled,
+}
+
+
+def _negated(x: Chosen) -> Chosen:
+    """Return a truth value the other way round."""
+    return replace(x, inside=not x.inside, outside=not x.outside)
+
+
+def _as_mask(x: Any) -> Chosen:
+    """Return truth values that hold where all conditions do; raises GraphError for others."""
+    if not isinstance(x, Chosen) or x.is_masked or bool(x.inside) == bool(x.outside):
+        raise GraphError("it takes a mask that is made of positions")
+    if x.inside:
+        return replace(x, inside=True, outside=False)
+    if len(x.conditions) != 1:
+        raise GraphError("a mask where one of several conditions does not hold")
+    ((factors, number),) = x.conditions  # not f >= 0 is -f - 1 >= 0
+    return replace(
+        x, conditions=((tuple(-f for f in factors), -number - 1),), inside=True, outside=False
+    )
+
+
+def _both(a: Any, b: Any) -> Chosen:
+    masks = [_as_mask(x) for x in (a, b)]
+    dims = _broadcast(*(m.dims for m in masks))
+    conditions = (_over(dims, m.dims, c) for m in masks for c in m.conditions)
+    return Chosen(dims, tuple(dict.fromkeys(conditions)), True, False)
+
+
+def _binary(s: Steps, op: str, a: Any, b: Any) -> Any:
+    """Compute with positions, masks, numbers and tensors."""
+    if isinstance(a, Affine) or isinstance(b, Affine):
+        known = {**_COMPARED, **_COUNTED}
+        if op not in known or any(isinstance(x, Chosen | Tensor) for x in (a, b)):
+            raise GraphError(f"{op} of positions")
+        return known[op](a, b)
+    chosen, other = (a, b) if isinstance(a, Chosen) else (b, a)
+    if isinstance(other, Chosen):
+        if chosen.conditions and other.conditions:
+            raise GraphError(f"{op} of two masks", "join masks with &")
+        a, b = (a, _number(b)) if a.conditions else (_number(a), b)
+        return _binary(s, op, a, b)
+    sides = (
+        _element(s, op, *((own, other) if chosen is a else (other, own)))
+        for own in (chosen.inside, chosen.outside)
+    )
+    return _chosen(s, chosen, *sides)
+
+
+def _chosen(s: Steps, mask: Chosen, inside: Any, outside: Any) -> Chosen | Tensor:
+    """Return one of two numbers or tensors by the conditions of a mask."""
+    tensor = inside if isinstance(inside, Tensor) else outside
+    if not isinstance(tensor, Tensor):
+        return replace(mask, inside=inside, outside=outside)
+    if len(mask.dims) > tensor.num_dims or _broadcast(mask.dims, tensor.dims) != tensor.dims:
+        raise GraphError("a mask of more elements than what it hides")
+    hidden = [x for x in (inside, outside) if not isinstance(x, Tensor) and not math.isfinite(x)]
+    if not isinstance(inside, Tensor) and (hidden or not mask.conditions):
+        mask = _as_mask(replace(mask, inside=False, outside=True))
+        inside, outside = outside, inside
+    conditions = tuple(_over(tensor.dims, mask.dims, c) for c in mask.conditions)
+    if hidden:
+        return Chosen(tensor.dims, conditions, inside, outside)
+    if not isinstance(inside, Tensor):
+        inside = s("add", s("mul", tensor, 0.0), inside)
+    return s.where(conditions, inside, outside)
+
+
+def _element(s: Steps, op: str, a: Any, b: Any) -> Any:
+    """Compute one side: with numbers, or with a tensor, of which nothing is hidden but by -inf."""
+    tensors = [x for x in (a, b) if isinstance(x, Tensor)]
+    if not tensors:
+        return _NUMBERS[op](a, b)
+    numbers = [x for x in (a, b) if not isinstance(x, Tensor)]
+    if numbers and not math.isfinite(numbers[0]):
+        if op == "add" and numbers[0] == -math.inf:
+            return -math.inf
+        raise GraphError(f"{op} of a tensor and {numbers[0]}", "-inf is added, or filled in")
+    if (op, numbers) in (("add", [0]), ("mul", [1])):
+        return tensors[0]
+    if (op, numbers) == ("mul", [0]):
+        return 0.0
+    if op not in ("add", "sub", "mul", "div"):
+        raise GraphError(f"{op} of a tensor and a mask")
+    return s(op, a, b)
+
+
+def _filled(s: Steps, x: Any, mask: Any, value: Any) -> Chosen | Tensor:
+    """Return x where a mask does not hold, a number where it does."""
+    return _where(s, mask, value, x)
+
+
+def _where(s: Steps, mask: Any, a: Any, b: Any) -> Chosen | Tensor:
+    """Return a where a mask holds, b elsewhere."""
+    if not isinstance(mask, Chosen) or mask.is_masked:
+        raise GraphError("it takes a mask that is made of positions")
+    inside, outside = ((a, b)[not truth] for truth in (mask.inside, mask.outside))
+    return _chosen(s, mask, _number(inside), _number(outside))
+
+
+def _number(x: Any) -> Any:
+    """Return a number that a tensor of one value stands for, others as they are."""
+    return x.inside if isinstance(x, Chosen) and not x.conditions else x
+
+
+def hidden(s: Steps, x: Tensor, mask: Any) -> Tensor | Chosen:
+    """Return scores with a mask: a tensor or numbers that are added, or where scores are seen."""
+    if isinstance(mask, Chosen) and isinstance(mask.inside, bool):
+        return _where(s, mask, x, -math.inf)
+    if is_positional([mask]):
+        return _binary(s, "add", x, mask)  # type: ignore[no-any-return]
+    return s("add", x, mask)
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+SOURCES: Mapping[str, Callable[..., Positional]] = {
+    "arange": _arange,
+    "ones": _full(1),
+    "zeros": _full(0),
+    "full": _full(),
+    "ones_like": _full_like(1),
+    "zeros_like": _full_like(0),
+    "full_like": _full_like(),
+    "scalar_tensor": lambda value, **_: Chosen((1,), (), value, 0.0),
+}
+_VIEWS: Mapping[str, Callable[..., Positional]] = {
+    "view": reshaped,
+    "reshape": reshaped,
+    "_unsafe_view": reshaped,
+    "unsqueeze": unsqueezed,
+    "permute": permuted,
+    "transpose": transposed,
+    "t": transposed,
+    "numpy_T": transposed,
+    "expand": expanded,
+    "slice": sliced,
+    "tril": lambda x, diagonal=0: _triangle(x, diagonal, upper=False),
+    "triu": lambda x, diagonal=0: _triangle(x, diagonal, upper=True),
+    "logical_not": _negated,
+    "bitwise_not": _negated,
+    "logical_and": _both,
+    "bitwise_and": _both,
+    "__and__": _both,
+}
+HIDDEN = frozenset(("softmax", "_softmax", "logsumexp", "scaled_dot_product_attention"))
+_CASTS = ("to", "_to_copy", "type_as", "contiguous", "clone", "lift_fresh_copy", "detach", "alias")
+MASKED: Mapping[str, Callable[..., Any]] = {
+    **{op: (lambda s, a, b, op=op: _binary(s, op, a, b)) for op in _NUMBERS},
+    **{op: (lambda s, *a, f=f, **k: f(*a, **k)) for op, f in {**SOURCES, **_VIEWS}.items()},
+    **{op: (lambda s, *a, **k: _cast(*a, **k)) for op in _CASTS},
+    "masked_fill": _filled,
+    "where": _where,
+}

@@ -1,0 +1,169 @@
+"""Where kernels write results: into parts of what a `cat` joins, or where `copy_` copies to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.partition.pieces import extents, is_cat, joined_dim, ranges, shape_of
+from mirage_kernels.generator.partition.trace import (
+    Node,
+    Trace,
+    base_of,
+    is_view,
+    memory_of,
+    mutates,
+)
+from mirage_kernels.generator.partition.views import Own, in_its_order, in_order, looked_at
+
+Step = dict[str, Any]
+WHOLE = -1  # in place of a dim: all of a tensor
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What a part of a program computes, takes and gives; `called`: PyTorch runs its one node."""
+
+    nodes: Sequence[Node]
+    inputs: Sequence[Node]
+    results: Sequence[Node]
+    called: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a result goes instead of by `call`: a tensor, or its range along one dim."""
+
+    call: Node
+    whole: Node
+    dim: int = WHOLE
+    start: int = 0
+    end: int = 0
+
+    def strides(self, trace: Trace, value: Node, own: Own) -> tuple[int, ...]:
+        """Return the strides of a result in its place, in one of the two traces.
+
+        Raises RuntimeError where a tensor has none for the extents of the result.
+        """
+        import torch
+
+        if self.dim == WHOLE:
+            return in_order(looked_at(trace, self.whole, own).view(shape_of(own(value))))
+        made = torch.empty(shape_of(own(self.whole)), device="meta")
+        return in_order(made.narrow(self.dim, self.start, self.end - self.start))
+
+    def data(self, trace: Trace) -> Step:
+        """Return the place as data."""
+        made = {"value": trace.name(self.whole)}
+        if self.dim == WHOLE:
+            return made
+        part = {"dim": self.dim, "start": self.start, "size": self.end - self.start}
+        return made | {"shape": trace.shape(self.whole)} | part
+
+
+def places_of(trace: Trace, parts: Sequence[Flow]) -> dict[Node, Place]:
+    """Return where the kernels of a program write, by their results."""
+    made = {n: i for i, p in enumerate(parts) if not p.called for n in p.results}
+    changed = {memory_of(trace, n.all_input_nodes[0]) for n in trace.nodes if mutates(n)}
+    kept = {memory_of(trace, n) for n in trace.results}
+    taken: dict[Node, Place] = {}
+    for i, part in enumerate(parts):
+        found = list[tuple[Node, Place]]()
+        (node,) = part.nodes if part.called else (None,)
+        if node is not None and is_cat(node) and node not in changed:
+            found = [*pieces(trace, node)]
+        elif node is not None and operator_of(node) == "copy" and mutates(node):
+            found = [*_copied(trace, parts, i, made)]
+        for n, place in found:
+            types = {x.meta["val"].dtype for x in (n, place.whole)}
+            own = types == {trace.dtype} and n not in {*taken, *changed, *kept}
+            if own and made.get(n, i) < i:
+                taken[n] = place
+    return taken
+
+
+def pieces(trace: Trace, cat: Node) -> Iterator[tuple[Node, Place]]:
+    """Yield what a cat of static pieces joins, each once, and where it goes."""
+    dim, joined = joined_dim(cat) + len(shape_of(cat)), cat.args[0]
+    static = extents(cat) == extents(trace.pairs[cat]) and len({*joined}) == len(joined)
+    for piece, (start, end) in zip(joined, ranges(extents(cat)), strict=True):
+        if static:
+            yield piece, Place(cat, cat, dim, start, end)
+
+
+def _copied(
+    trace: Trace, parts: Sequence[Flow], at: int, made: Mapping[Node, int]
+) -> Iterator[tuple[Node, Place]]:
+    """Yield what a kernel makes that is copied into an input, unless it would come too early.
+
+    Nothing between the two may take that input, and nothing else write over it. The kernel may take
+    what it writes over if it is elementwise and has no other result.
+    """
+    call = parts[at].nodes[0]
+    to, value = call.args[:2]
+    if trace.shape(to) != trace.shape(value):
+        return
+    seen, value = looked_at(trace, value, _mine), base_of(trace, value)
+    base, start = memory_of(trace, to), made.get(value, at)
+    direct = base is base_of(trace, to) and base in trace.inputs
+    if not direct or start == at or not in_its_order(seen, value):
+        return
+    writing = [n for n in trace.nodes if mutates(n) and memory_of(trace, n.args[0]) is base]
+    between = [
+        n for p in parts[start + 1 : at] for n in p.inputs if not (p.called and is_view(p.nodes[0]))
+    ]
+    read = {n for n in parts[start].inputs if memory_of(trace, n) is base}
+    alone = len(parts[start].results) == 1 and read == {to} and _is_elementwise(trace, parts[start])
+    clear = not any(memory_of(trace, n) is base for n in between)
+    if writing == [call] and clear and (alone or not read):
+        with suppress(RuntimeError):
+            place = Place(call, to)
+            place.strides(trace, value, _mine)
+            yield value, place
+
+
+def _mine(node: Node) -> Node:
+    return node
+
+
+def _is_elementwise(trace: Trace, part: Flow) -> bool:
+    """Say whether a kernel computes each element of its result of those at the same place.
+
+    Tensors that it looks at in other ways are none that something writes over.
+    """
+    import torch
+
+    views = [n for n in part.nodes if is_view(n)]
+    changed = {memory_of(trace, n.all_input_nodes[0]) for n in trace.nodes if mutates(n)}
+    tags = (getattr(n.target, "tags", ()) for n in part.nodes if n not in views)
+    return all(torch.Tag.pointwise in each for each in tags) and not any(
+        memory_of(trace, n) in changed for n in views
+    )
+
+
+def views_first(
+    trace: Trace, parts: Sequence[Flow], places: Mapping[Node, Place]
+) -> dict[int, int]:
+    """Return which views come before which kernels: those of inputs that kernels write."""
+    made = {n: i for i, p in enumerate(parts) for n in p.results}
+    first: dict[int, int] = {}
+    for value, place in sorted(places.items(), key=lambda one: made[one[0]]):
+        node, way = place.whole, list[int]()
+        while place.dim == WHOLE and node not in trace.inputs:
+            way.insert(0, made[node])
+            node = node.all_input_nodes[0]
+        first.update((i, made[value]) for i in way if i > made[value] and i not in first)
+    return first
+
+
+def join_step(trace: Trace, call: Node, written: Mapping[Node, Place]) -> Step:
+    """Return the step of a cat or copy of which kernels have written some parts."""
+    if not is_cat(call):
+        (place,) = written.values()
+        return {"join": trace.name(place.whole), "copies": [], "result": trace.name(call)}
+    left = [(n, place) for n, place in pieces(trace, call) if n not in written]
+    copies = [place.data(trace) | {"piece": trace.name(n)} for n, place in left]
+    return {"join": trace.name(call), "copies": copies, "result": trace.name(call)}

@@ -1,0 +1,83 @@
+"""What tests of cutting share: cutting a function, what its ways run, and running its program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.partition.program import Program, partitioned
+from mirage_kernels.generator.partition.trace import Function
+from mirage_kernels.generator.pipeline import Result, generate
+from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.request import Request
+from mirage_kernels.program_steps import SteppedProgram
+
+
+def made(recipe: Recipe, schedule: str = "streaming") -> Result:
+    """Stand for what the pipeline makes of a recipe."""
+    record = SimpleNamespace(
+        recipe=recipe.name, stem="any", no_plan="", variants=[SimpleNamespace(schedule=schedule)]
+    )
+    return cast("Result", SimpleNamespace(record=record, request=SimpleNamespace(recipe=recipe)))
+
+
+def really_made(recipe: Recipe) -> Result:
+    """Search, prove and plan the kernel of a recipe."""
+    request = Request(recipe, recipe.shapes[0], DType.BF16, "sm_90a")
+    return generate(request, jobs=1, progress=lambda event: None)
+
+
+def cut(
+    run: Callable[..., Any],
+    rows: Sequence[str],
+    make: Callable[[Recipe], Result] = made,
+    **shapes: tuple[int, ...],
+) -> Program:
+    """Cut a function whose inputs in `rows` have a dynamic first dim."""
+    given = {n: torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in shapes.items()}
+    function = Function(run, given, {n: {0: "M"} for n in rows}, "f")
+    return partitioned(function, DType.BF16, "sm_90a", make)
+
+
+def ways(program: Program) -> list[list[str]]:
+    """Return what each way runs: a kernel's operators, or PyTorch's own in brackets."""
+    lines = [line for line in program.lines() if line.startswith("  ")]
+    said = iter(
+        f"[{line.split(': ')[1]}]" if "PyTorch" in line else line.split(": ")[1] for line in lines
+    )
+    return [[next(said) for p in way.parts if p.runs] for way in program.ways]
+
+
+def require_same(program: Program, run: Callable[..., Any], **given: Tensor) -> None:
+    """Run the document with every kernel computed by its recipe's reference."""
+    named = ((f"{r.record.recipe}_{r.record.stem}", r.request.recipe) for r in program.results)
+    recipes = {f"sm_90a/{name}": recipe for name, recipe in named}
+
+    def kernel(
+        key: str, tensors: Sequence[Tensor], into: Sequence[Tensor | None]
+    ) -> Sequence[Tensor]:
+        found = recipes[key].reference_results(*tensors)
+        pairs = zip(found, into, strict=True)
+        return [x if place is None else place.copy_(x) for x, place in pairs]
+
+    document = json.loads(json.dumps(program.document))
+    found = SteppedProgram([document], kernel)(**{n: x.clone() for n, x in given.items()})
+    wanted = run(**given)
+    for mine, theirs in zip(_several(found), _several(wanted), strict=True):
+        assert mine.dtype is theirs.dtype
+        torch.testing.assert_close(mine, theirs, atol=0.02, rtol=0.02)
+
+
+def _several(made: Any) -> tuple[Tensor, ...]:
+    return made if isinstance(made, tuple) else (made,)
+
+
+def drawn(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).bfloat16()

@@ -1,0 +1,109 @@
+"""Results that a function copies into views of its inputs: kernels write them there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from cutting import cut, drawn, ways
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from mirage_kernels.generator.partition.program import Program
+from mirage_kernels.program_steps import SteppedProgram
+
+
+def require_same_inputs(program: Program, run: Callable[..., Any], **given: Tensor) -> None:
+    """Compare results and what became of the inputs."""
+    named = ((f"{r.record.recipe}_{r.record.stem}", r.request.recipe) for r in program.results)
+    recipes = {f"sm_90a/{name}": recipe for name, recipe in named}
+
+    def kernel(
+        key: str, tensors: Sequence[Tensor], into: Sequence[Tensor | None]
+    ) -> Sequence[Tensor]:
+        found = recipes[key].reference_results(*tensors)
+        return [x if to is None else to.copy_(x) for x, to in zip(found, into, strict=True)]
+
+    mine, theirs = ({n: x.clone() for n, x in given.items()} for _ in range(2))
+    document = json.loads(json.dumps(program.document))
+    found, wanted = SteppedProgram([document], kernel)(**mine), run(**theirs)
+    for a, b in ((found, wanted), *((mine[n], theirs[n]) for n in given)):
+        torch.testing.assert_close(a, b, atol=0.02, rtol=0.02)
+
+
+def appended(x: Tensor, w: Tensor, cache: Tensor) -> Tensor:
+    cache[:, 3:4] = torch.tanh(F.linear(x, w)).unsqueeze(1)
+    return cache.sum(1)
+
+
+def whole(x: Tensor, cache: Tensor) -> Tensor:
+    made = torch.exp(x) + 1
+    cache.copy_(made)
+    return made * 2
+
+
+def state(k: Tensor, v: Tensor, q: Tensor, memory: Tensor, decay: Tensor) -> Tensor:
+    new = memory * decay + k.unsqueeze(-1) * v.unsqueeze(-2)
+    memory.copy_(new)
+    return torch.einsum("mh,mhd->md", q, new)
+
+
+def turned(x: Tensor, square: Tensor) -> Tensor:
+    square.copy_(square.transpose(0, 1) * 2 + x)
+    return square + 1
+
+
+def read_before(x: Tensor, cache: Tensor) -> Tensor:
+    made = torch.relu(x)
+    before = cache + made
+    cache.copy_(made)
+    return before
+
+
+def twice(x: Tensor, cache: Tensor) -> Tensor:
+    cache[:, :4] = torch.relu(x)[:, :4]
+    cache[:, 2:] = torch.exp(x)[:, 2:]
+    return cache * 1.5
+
+
+def written_through_itself(x: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
+    made = torch.exp(x)
+    cache.copy_(made)[:, :4].copy_(x[:, :4])
+    return made * 2, cache + 1
+
+
+IN_PLACE: dict[str, tuple[Callable[..., Tensor], dict[str, tuple[int, ...]]]] = {
+    "a row of a cache": (appended, {"x": (5, 16), "w": (8, 16), "cache": (5, 6, 8)}),
+    "a whole tensor": (whole, {"x": (5, 16), "cache": (5, 16)}),
+    "a state that it reads": (
+        state,
+        {"k": (3, 8), "v": (3, 8), "q": (3, 8), "memory": (3, 8, 8), "decay": (8, 1)},
+    ),
+}
+NOT_THERE: dict[str, tuple[Callable[..., Tensor], dict[str, tuple[int, ...]]]] = {
+    "what it reads turned": (turned, {"x": (8, 8), "square": (8, 8)}),
+    "what is read before": (read_before, {"x": (5, 16), "cache": (5, 16)}),
+    "what is written over behind it": (written_through_itself, {"x": (5, 8), "cache": (5, 8)}),
+    "what is written twice": (twice, {"x": (5, 8), "cache": (5, 8)}),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_kernel_writes_what_is_copied_into_an_input(name: str) -> None:
+    run, shapes = IN_PLACE[name]
+    program = cut(run, [], **shapes)
+    steps = program.document["ways"][0]["steps"]
+    assert any("into" in result for s in steps for result in s.get("results", ()))
+    assert "[copy]" not in ways(program)[0]
+    require_same_inputs(program, run, **{n: drawn(*s) for n, s in shapes.items()})
+
+
+@pytest.mark.parametrize("name", NOT_THERE)
+def test_what_would_come_too_early_is_copied(name: str) -> None:
+    run, shapes = NOT_THERE[name]
+    program = cut(run, [], **shapes)
+    assert "[copy]" in ways(program)[0]
+    require_same_inputs(program, run, **{n: drawn(*s) for n, s in shapes.items()})
