@@ -30,11 +30,11 @@ def _layer_norm(
     x_minus_mean_x_squared = x_minus_mean_x * x_minus_mean_x
     terms = tl.where(all_k < K, x_minus_mean_x_squared, 0.0)
     sum_x_minus_mean_x_squared = tl.sum(terms, axis=0)
-    norm_bias = tl.load(norm_bias_ptr + all_k * norm_bias_strides[0], mask=all_k < K, other=0)
-    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_strides[0], mask=all_k < K, other=0)
     mean_x_minus_mean_x_squared = sum_x_minus_mean_x_squared / (K * 1.0)
     mean_x_minus_mean_x_squared_plus = eps + mean_x_minus_mean_x_squared
     root = tl.sqrt(mean_x_minus_mean_x_squared_plus)
+    norm_bias = tl.load(norm_bias_ptr + all_k * norm_bias_strides[0], mask=all_k < K, other=0)
+    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_strides[0], mask=all_k < K, other=0)
     normed_x_minus_mean_x = x_minus_mean_x / root
     scaled_normed_x_minus_mean_x = norm_weight.to(tl.float32) * normed_x_minus_mean_x
     scaled_normed_x_minus_mean_x_plus = norm_bias.to(tl.float32) + scaled_normed_x_minus_mean_x

@@ -43,6 +43,9 @@ def _layer_norm_linear(
     x_minus_mean_x_squared = x_minus_mean_x * x_minus_mean_x
     terms = tl.where(all_k[None, :] < K, x_minus_mean_x_squared, 0.0)
     sum_x_minus_mean_x_squared = tl.sum(terms, axis=1)
+    mean_x_minus_mean_x_squared = sum_x_minus_mean_x_squared / (K * 1.0)
+    mean_x_minus_mean_x_squared_plus = eps + mean_x_minus_mean_x_squared
+    root = tl.sqrt(mean_x_minus_mean_x_squared_plus)
     scaled_normed_x_tile_2_minus_mean_x_plus_product_total = tl.full(
         (BLOCK_M, BLOCK_N), 0.0, tl.float32
     )
@@ -64,11 +67,7 @@ def _layer_norm_linear(
         norm_bias_tile = tl.load(
             norm_bias_ptr + step_k * norm_bias_strides[0], mask=step_k < K, other=0
         )
-        mean_x = sum_x / (K * 1.0)
         x_tile_2_minus_mean_x = x_tile_2.to(tl.float32) - mean_x[:, None]
-        mean_x_minus_mean_x_squared = sum_x_minus_mean_x_squared / (K * 1.0)
-        mean_x_minus_mean_x_squared_plus = eps + mean_x_minus_mean_x_squared
-        root = tl.sqrt(mean_x_minus_mean_x_squared_plus)
         normed_x_tile_2_minus_mean_x = x_tile_2_minus_mean_x / root[:, None]
         scaled_normed_x_tile_2_minus_mean_x = (
             norm_weight_tile.to(tl.float32)[None, :] * normed_x_tile_2_minus_mean_x

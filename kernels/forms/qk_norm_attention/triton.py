@@ -53,6 +53,9 @@ def _qk_norm_attention(
     )
     seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_strides[0])
     q_squared = tl.sum(q_tile.to(tl.float32) * q_tile.to(tl.float32), axis=1)
+    mean_q_squared = q_squared / (D * 1.0)
+    mean_q_squared_plus_eps = eps + mean_q_squared
+    root = tl.sqrt(mean_q_squared_plus_eps)
     q_weight = tl.load(q_weight_ptr + all_d * q_weight_strides[0], mask=all_d < D, other=0)
     weight_offset_plus_q_weight = q_weight.to(tl.float32) + weight_offset
     k_weight = tl.load(k_weight_ptr + all_d * k_weight_strides[0], mask=all_d < D, other=0)
@@ -64,9 +67,6 @@ def _qk_norm_attention(
         q_tile.to(tl.float32)
         * weight_offset_plus_q_weight_times_weight_offset_plus_k_weight[None, :]
     )
-    mean_q_squared = q_squared / (D * 1.0)
-    mean_q_squared_plus_eps = eps + mean_q_squared
-    root = tl.sqrt(mean_q_squared_plus_eps)
     made = scaled_q / root[:, None]
     normed_scaled_q = made.to(storage)
     peak = tl.full((BLOCK_G,), float("-inf"), tl.float32)
@@ -94,11 +94,11 @@ def _qk_norm_attention(
         )
         k_squared = tl.sum(k_tile.to(tl.float32) * k_tile.to(tl.float32), axis=0)
         normed_scaled_q_product = tl.dot(normed_scaled_q, k_tile)
-        mask = step_l.to(tl.float32) < seq_lens_tile.to(tl.float32)
         mean_k_squared = k_squared / (D * 1.0)
         mean_k_squared_plus_eps = eps + mean_k_squared
         root_2 = tl.sqrt(mean_k_squared_plus_eps)
         normed_root_2 = scale / root_2
+        mask = step_l.to(tl.float32) < seq_lens_tile.to(tl.float32)
         scaled_normed_scaled_q_product = normed_scaled_q_product * normed_root_2[None, :]
         seen_scaled_normed_scaled_q_product = tl.where(
             mask[None, :], scaled_normed_scaled_q_product, float("-inf")

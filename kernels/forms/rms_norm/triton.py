@@ -25,11 +25,11 @@ def _rms_norm(
     x_tile = tl.load(x_ptr + offs_m * x_strides[0] + all_k * x_strides[1], mask=all_k < K, other=0)
     x_squared = x_tile.to(tl.float32) * x_tile.to(tl.float32)
     sum_x_squared = tl.sum(x_squared, axis=0)
-    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_strides[0], mask=all_k < K, other=0)
-    weight_offset_plus_norm_weight = norm_weight.to(tl.float32) + weight_offset
     mean_x_squared = sum_x_squared / (K * 1.0)
     mean_x_squared_plus_eps = eps + mean_x_squared
     root = tl.sqrt(mean_x_squared_plus_eps)
+    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_strides[0], mask=all_k < K, other=0)
+    weight_offset_plus_norm_weight = norm_weight.to(tl.float32) + weight_offset
     normed_x = x_tile.to(tl.float32) / root
     scaled_normed_x = weight_offset_plus_norm_weight * normed_x
     tl.store(

@@ -53,10 +53,10 @@ def _rms_norm_linear_full(
         step_made = weight_tile.to(tl.float32) * weight_offset_plus_norm_weight[:, None]
         scaled_weight = step_made.to(storage)
         scaled_product_total = tl.dot(x_tile, scaled_weight, scaled_product_total)
-    bias_tile = tl.load(bias_ptr + offs_n * bias_strides[0], mask=offs_n < N, other=0)
     mean_x_squared = x_squared_total / (K * 1.0)
     mean_x_squared_plus_eps = eps + mean_x_squared
     root = tl.sqrt(mean_x_squared_plus_eps)
+    bias_tile = tl.load(bias_ptr + offs_n * bias_strides[0], mask=offs_n < N, other=0)
     normed_scaled_product = scaled_product_total / root[:, None]
     normed_scaled_product_plus = bias_tile.to(tl.float32)[None, :] + normed_scaled_product
     tl.store(

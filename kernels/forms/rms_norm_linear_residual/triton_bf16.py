@@ -73,10 +73,10 @@ def _rms_norm_linear_residual(
             total_tile.to(total_ptr.dtype.element_ty),
             mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
         )
-    bias_tile = tl.load(bias_ptr + offs_n * bias_strides[0], mask=offs_n < N, other=0)
     mean_total_squared = total_squared_total / (K * 1.0)
     mean_total_squared_plus_eps = eps + mean_total_squared
     root = tl.sqrt(mean_total_squared_plus_eps)
+    bias_tile = tl.load(bias_ptr + offs_n * bias_strides[0], mask=offs_n < N, other=0)
     normed_scaled_product = scaled_product_total / root[:, None]
     normed_scaled_product_plus = bias_tile.to(tl.float32)[None, :] + normed_scaled_product
     tl.store(

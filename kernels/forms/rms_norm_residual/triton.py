@@ -36,11 +36,11 @@ def _rms_norm_residual(
     total_squared = total_tile * total_tile
     terms = tl.where(all_k < K, total_squared, 0.0)
     sum_total_squared = tl.sum(terms, axis=0)
-    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_strides[0], mask=all_k < K, other=0)
-    weight_offset_plus_norm_weight = norm_weight.to(tl.float32) + weight_offset
     mean_total_squared = sum_total_squared / (K * 1.0)
     mean_total_squared_plus_eps = eps + mean_total_squared
     root = tl.sqrt(mean_total_squared_plus_eps)
+    norm_weight = tl.load(norm_weight_ptr + all_k * norm_weight_strides[0], mask=all_k < K, other=0)
+    weight_offset_plus_norm_weight = norm_weight.to(tl.float32) + weight_offset
     normed_total = total_tile / root
     scaled_normed = weight_offset_plus_norm_weight * normed_total
     tl.store(
