@@ -1,10 +1,12 @@
-"""The tile program: what one block does, statement by statement, with each value's place.
+"""The program of fast schedules: what one block does, statement by statement, with values' places.
 
-It is the planner's product and the only thing the writers (`emit/`) read. The operand with the most
-bytes (`rows`) takes the M side of the tensor-core instruction and streams through a multistage
-pipeline, the one with few lines (`tokens`) takes the N side; the loop over the contracted dim
-(`depth`) is partitioned over the warps of the block, and their partial sums meet in shared memory
-after it. The epilogue then runs once per result element.
+It is made of a general tile program (`plan/lower.py`), run before it is written
+(`plan/interpret.py`), and the only thing that writers of these schedules read.
+
+The operand with the most bytes (`rows`) takes the M side of the tensor-core instruction and streams
+through a multistage pipeline, the one with few lines (`tokens`) takes the N side; the loop over the
+contracted dim (`depth`) is partitioned over the warps of the block, and their partial sums meet in
+shared memory after it. The epilogue then runs once per result element.
 
 A second static dim may be streamed beside the rows (`inner`: the rank of an adapter) and contracted
 after the loop. Every block has all of it: its sums are totalled in a stage of their own, kept in
