@@ -321,6 +321,10 @@ def _launched(
     """
     if key not in _kernels:
         raise KeyError(f"the kernel {key} of this program is not loaded: was it compiled?")
+    for wanted, tensor in zip(_kernels[key].signature["tensors"], tensors, strict=True):
+        if tensor.dtype is not _TYPES[wanted["dtype"]]:
+            of = f"{_kernels[key].name}: {wanted['name']} is of {tensor.dtype}"
+            raise ValueError(f"{of}; {_TYPES[wanted['dtype']]} works: generate the program anew")
     if not any(place is not None for place in into):
         made: list[Tensor] = torch.ops.mirage_kernels.run_program(key, tensors, [])
         return made

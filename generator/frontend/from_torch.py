@@ -95,12 +95,14 @@ def portions_recipe(
     *,
     order: Sequence[str] = (),
     rows: Mapping[str, int] | None = None,
+    is_part: bool = False,
 ) -> Recipe:
     """Return the recipe of nodes, traced at two extents of the dims that `dynamic` names.
 
     `function` computes them and is the reference; `order` has inputs that come first, `rows` the
-    extents of dynamic dims at which it is called. Raises RecipeError for what kernels cannot be
-    made of.
+    extents of dynamic dims at which it is called. Inputs of a part have the types that the
+    function's values have; where all inputs of a whole function are fp32, kernels store 16 bits.
+    Raises RecipeError for what kernels cannot be made of.
     """
     traced = _traced(portions[0], dynamic)
     for longer in portions[1:]:
@@ -112,7 +114,7 @@ def portions_recipe(
                 f"{portions[0].name} computes something else at another extent of a dynamic dim",
                 "make that dim static, or take extents from the tensors' shapes",
             )
-    return _recipe(name, TracedFunction(function, traced, order, rows or {}))
+    return _recipe(name, TracedFunction(function, traced, order, rows or {}), is_part=is_part)
 
 
 @dataclass(frozen=True)
@@ -319,14 +321,14 @@ class TracedFunction:
         return torch.func.functional_call(self.function, state, kwargs=inputs)
 
 
-def _recipe(name: str, function: TracedFunction) -> Recipe:
+def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
     traced, graph, order = function.traced, function.traced.graph, function.given
     inputs = dict(zip(traced.names, graph.inputs, strict=True))
-    storage = {d for d in traced.dtypes if d is not DType.FP32}
+    mixed = is_part or any(d is not DType.FP32 for d in traced.dtypes)
     texts = {}
     for n in order:
         i = traced.names.index(n)
-        kind = ":fp32" if storage and traced.dtypes[i] is DType.FP32 else ""
+        kind = ":fp32" if mixed and traced.dtypes[i] is DType.FP32 else ""
         texts[n] = " ".join(inputs[n].out.type.names) + kind
     sizes = sizes_of(graph)
     static = {d: sizes[d] for t in texts.values() for d in t.partition(":")[0].split()}

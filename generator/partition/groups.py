@@ -17,7 +17,7 @@ from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.steps import MOST_CENTRED
-from mirage_kernels.generator.partition.pieces import is_cat, shape_of
+from mirage_kernels.generator.partition.pieces import CASTS, is_cat, shape_of
 from mirage_kernels.generator.partition.products import (
     ATTENTION,
     PRODUCTS,
@@ -32,7 +32,7 @@ MOST_NODES, MOST_REDUCTIONS = 14, 3  # of a kernel: what a search finds in secon
 MOST_IN_FRONT = 3  # sums in front of products times those: their terms multiply
 CENTRED = frozenset(("layer_norm", "group_norm", "instance_norm"))  # two sums each
 SOFTMAX = frozenset(("softmax", "_softmax"))
-SAME = frozenset(("to", "_to_copy", "contiguous", "clone", "type_as", "lift_fresh_copy", "dropout"))
+SAME = CASTS | frozenset(("contiguous", "clone", "type_as", "lift_fresh_copy", "dropout"))
 _REDUCTIONS = """
 log_softmax logsumexp sum mean var std var_mean aminmax max min amax amin norm linalg_vector_norm
 frobenius_norm layer_norm rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss
@@ -137,6 +137,9 @@ class Grouping:
         self._merge_chains()
         self._merge_pieces(cuts.parted)
         self._merge_sums(cuts.apart)
+        for group in self.groups:
+            if all(operator_of(n) in SAME for n in group.nodes):  # nothing joins a cast
+                group.kind = Kind.CALL
 
     # -- forming -----------------------------------------------------------------------------------
 
@@ -170,7 +173,7 @@ class Grouping:
                     if other is not group and self._unites(group, other):
                         self._merge(other, group)
                 return
-        copies = operator_of(node) in SAME
+        copies = operator_of(node) in SAME - CASTS
         self._add(node, Group(Kind.CALL if copies else Kind.CHAIN, region))
 
     def _ended(self, node: Node, group: Group) -> bool:

@@ -224,3 +224,25 @@ def test_sums_of_more_than_a_block_holds_are_added_by_a_second_kernel(name: str)
     (result,) = program.results
     assert len(result.record.graph.blocks) == 2
     assert result.record.proof.log2_failure <= -40
+
+
+def wide_norm(x: Tensor, w: Tensor) -> Tensor:
+    """RMSNorm as model code writes it, in fp32."""
+    h = x.to(torch.float32)
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return w * h.to(x.dtype)
+
+
+def test_a_cast_is_part_of_the_kernel_that_takes_it() -> None:
+    program = cut(wide_norm, ["x"], x=(4, 256), w=(256,))
+    assert ways(program) == [["to, pow, mean, add, rsqrt, mul, to, mul"]]
+    require_same(program, wide_norm, x=drawn(3, 256), w=drawn(256))
+
+
+def test_values_of_fp32_are_inputs_of_fp32() -> None:
+    def sorted_mean(x: Tensor) -> Tensor:
+        return torch.sort(x.float(), dim=-1).values.square().mean(-1).to(x.dtype)
+
+    program = cut(sorted_mean, ["x"], x=(4, 256))
+    (own,) = program.results
+    assert [t.split(":")[1:] for t in own.request.recipe.inputs.values()] == [["fp32"]]
