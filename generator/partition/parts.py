@@ -86,9 +86,7 @@ class Part:
             )
             for own in both[: 1 + bool(dynamic)]
         ]
-        return portions_recipe(
-            name, self.reference(), portions, dynamic, rows=rows, is_part=True
-        )
+        return portions_recipe(name, self.reference(), portions, dynamic, rows=rows, is_part=True)
 
     def stored(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
         """Return the extents of an input that lies side by side: one that a kernel stored.
