@@ -64,8 +64,8 @@ __device__ int64_t along(int index, int64_t stride) {
   return kAligned ? int64_t(index) * static_cast<int>(stride) : index * stride;
 }
 
-// A vector of a tensor in device memory, zeros where it is not wanted. The compiler keeps such reads
-// in front of what uses them, so that they are under way at once.
+// A vector of a tensor in device memory, zeros where it is not wanted. The compiler keeps such
+// reads in front of what uses them, so that they are under way at once.
 template <int kWidth, class T>
 __device__ Vector<T, kWidth> read_if(const T* from, bool wanted) {
   constexpr int kBytes = sizeof(T) * kWidth, kWords = kBytes < 4 ? 1 : kBytes / 4;
@@ -76,15 +76,13 @@ __device__ Vector<T, kWidth> read_if(const T* from, bool wanted) {
   } made;
   const int take = wanted;
   if constexpr (kBytes == 2) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.u16 %0, 0; @p ld.global.u16 %0, [%1]; }"
-        : "=h"(made.half)
-        : "l"(from), "r"(take));
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.u16 %0, 0; @p ld.global.u16 %0, [%1]; }"
+                 : "=h"(made.half)
+                 : "l"(from), "r"(take));
   } else if constexpr (kBytes == 4) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.u32 %0, 0; @p ld.global.u32 %0, [%1]; }"
-        : "=r"(made.words[0])
-        : "l"(from), "r"(take));
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.u32 %0, 0; @p ld.global.u32 %0, [%1]; }"
+                 : "=r"(made.words[0])
+                 : "l"(from), "r"(take));
   } else if constexpr (kBytes == 8) {
     asm volatile(
         "{ .reg .pred p; setp.ne.s32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"

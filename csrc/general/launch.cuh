@@ -14,9 +14,9 @@ inline int64_t rounded(int64_t bytes) {
   return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
 }
 
-// A tensor in device memory. It is aligned if its rows have their elements side by side and begin at
-// multiples of 16 bytes, unless each is known to have an uneven number of them, and rows lie side by
-// side too where it is `packed`; or if it is left out. Strides of aligned tensors are ints.
+// A tensor in device memory. It is aligned if its rows have their elements side by side and begin
+// at multiples of 16 bytes, unless each is known to have an uneven number of them, and rows lie
+// side by side too where it is `packed`; or if it is left out. Strides of aligned tensors are ints.
 struct Tensor {
   static constexpr int kMostDims = 8;
   void* at;
