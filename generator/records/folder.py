@@ -18,7 +18,6 @@ from mirage_kernels.generator.emit.cuda import FORMS
 from mirage_kernels.generator.errors import FileError, JobError, MirageError
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
-from mirage_kernels.generator.partition.again import documents_in, programs_again
 from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
 from mirage_kernels.generator.recipe import (
     Recipe,
@@ -196,6 +195,8 @@ def check(
         of_arch = [r for r in kernels.values() if r.arch == arch]
         expected[f"{arch}/table.cpp"] = table_of(arch, of_arch)
     expected |= known.programs
+    from mirage_kernels.generator.partition.again import documents_in  # with torch
+
     reasons |= dict.fromkeys(documents_in(kernels_dir).keys() - known.programs.keys(), NO_FUNCTION)
     expected |= {path: _content(kernels_dir / path) for path in reasons if path not in expected}
     differences = [Difference(path, reason) for path, reason in reasons.items()]
@@ -341,6 +342,8 @@ def _known(recipe_files: tuple[str, ...], kernels_dir: Path | None) -> Known:
             recipe = load_recipe(file)
             recipes[recipe.name] = recipe
         elif kernels_dir is not None:
+            from mirage_kernels.generator.partition.again import programs_again  # with torch
+
             for path, text, made in programs_again(function, kernels_dir, emitted(kernels_dir)):
                 programs[path] = text
                 recipes |= {r.record.recipe: r.request.recipe for r in made.results}

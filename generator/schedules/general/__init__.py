@@ -51,12 +51,12 @@ PAGE_BYTES = 1024  # of a row of memory that is open, as seen by one multiproces
 LINE_BYTES = 64  # two sectors of the L2 cache, which memory gives together
 SHARED_EACH = 1024  # bytes that a block takes beside its own, as the guide says
 # Leads, fitted to sweeps of a gated MLP, attention and norms on an H200.
-LATENCY_US = 1.6  # from a copy's start to its end under load
+LATENCY_US = 1.2  # from a copy's start to its end under load
 COPIED_PER_US = 6.0e4  # bytes that one multiprocessor takes at most
 BLOCK_US, BARRIER_US = 2.0, 0.1  # start and end of a block; a barrier of a step
 CLUSTERED = 0.9  # of the multiprocessors where clusters find room for all of their blocks
 PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
-ISSUED_PER_US, OF_A_WARP = 4400.0, 500.0  # warp instructions of a multiprocessor and of one warp
+ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
 COPY, READ, PRODUCT = 14, 6, 3  # instructions: of a copied vector, of one read, of an mma.sync
 MULTIPLY_ADD = 6  # where threads do it
 OPERATION = 2  # of an elementwise one; reading, converting and computing again are counted in
