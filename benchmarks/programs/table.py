@@ -116,8 +116,9 @@ def times_lines(found: Row) -> Iterator[str]:
     """Yield the table of a result file of `programs.measure`, and how it was measured."""
     yield (
         f"{found['device']}, torch {found['torch']}; `{found['command']}`. Errors are relative to "
-        "float64. The floor is the time to read and write all tensors once at 4.4 TB/s; what stays "
-        "in the L2 cache between calls can be faster. Calls are timed in a CUDA graph."
+        f"float64. The floor is the time to read and write all tensors once at {found['tb_s']} TB/s, "
+        "the streaming rate of that run; what stays in the L2 cache between calls can be faster. "
+        "Calls are timed in a CUDA graph."
     )
     yield ""
     yield from measured_lines(found["rows"])
