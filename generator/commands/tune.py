@@ -378,7 +378,7 @@ VERBS = {
             argument("--compile", "DIR", "only compile, into DIR"),
             argument("--measure", "DIR", "only measure what DIR holds"),
         ),
-        argument("--only", "TEXT", "of DIR, kernels whose paths hold it", default=""),
+        argument("--only", "PATTERN", "of DIR, kernels whose paths match", default=""),
         flag("--sources", "with --compile: write sources and a script that compiles them"),
         argument("--results", "FILE", "measurements made so far (default: DIR/measured.json)"),
         argument("--catalog", "FILE", "what to write (default: that of DIR, or of the package)"),

@@ -7,6 +7,7 @@ what the others must compute.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
@@ -41,6 +42,7 @@ from mirage_kernels.generator.tuning.catalog import Bucket, Key, Tried, Tuned
 from mirage_kernels.generator.tuning.choice import has_producers
 
 MOST_BYTES = 2**32  # of a call's tensors
+MANY_BYTES, MOST_ROWS = 2**28, 8192  # of calls of many rows, which no cache holds
 GENERAL_MORE = 3  # candidates more than asked for of general kernels, whose model is coarser
 
 
@@ -50,17 +52,17 @@ def is_generated(folder: Path) -> bool:
 
 
 def generated_records(folder: Path, arch: str, only: str = "") -> list[KernelRecord]:
-    """Return the records of a folder's programs whose names hold a text; raises FileError for none.
+    """Return the records of a folder's programs whose paths match; raises FileError for none.
 
     Attention over a cache is no program, nor are slices of stacks.
     """
     found = [
         r
         for path, r in emitted(folder, arch).items()
-        if only in path and isinstance(r.roles, Roles | GeneralRoles) and not r.stacked
+        if re.search(only, path) and isinstance(r.roles, Roles | GeneralRoles) and not r.stacked
     ]
     if not found:
-        named = f" whose paths hold {only!r}" if only else ""
+        named = f" whose paths match {only!r}" if only else ""
         raise FileError(
             f"{folder} holds no programs for {arch}{named}",
             "`mirage-kernels generate FILE --out DIR` writes them",
@@ -139,13 +141,16 @@ def _dynamic(record: KernelRecord) -> dict[str, None]:
 
 
 def _affordable(record: KernelRecord, dim: str, buckets: list[Bucket]) -> Iterator[Bucket]:
-    """Yield buckets with calls whose tensors are not too large.
+    """Yield buckets with calls whose tensors are not too large, nor small where rows are many.
 
-    Of the counted dim there are as many as fit; a bucket where none do has no call, and is left.
+    A bucket where no number of rows fits has no call, and is left.
     """
     before = 0
     for bucket in buckets:
         sizes = dict(bucket.sizes)
+        rows = sizes.get(dim, 0)
+        while not bucket.size and 0 < rows < MOST_ROWS and _bytes(record, sizes) < MANY_BYTES:
+            rows = sizes[dim] = 2 * rows
         while dim and sizes[dim] > before and _bytes(record, sizes) > MOST_BYTES:
             sizes[dim] //= 2
         if _bytes(record, sizes) <= MOST_BYTES and (not dim or sizes[dim] > before):

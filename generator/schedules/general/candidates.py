@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from math import inf, log2
+from math import inf, log2, prod
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.schedules.general import (
-    STAGES,
-    THREADS,
     GeneralKnobs,
     Times,
     choices,
@@ -30,6 +28,7 @@ from mirage_kernels.generator.tiles.check import require_same
 
 TOO_SLOW = 3.0  # times slower than the fastest by prediction: not worth a measurement
 AROUND = 4  # of the fastest seen, whose threads and stages are changed together
+SPREAD, STRIDE = 128, 0.618034  # of all that there are, evenly, by the golden ratio
 
 
 def general_candidates(graph: Graph, size: int, on: Target, top: int) -> list[tuple[Knobs, float]]:
@@ -39,7 +38,8 @@ def general_candidates(graph: Graph, size: int, on: Target, top: int) -> list[tu
     """
     sizes = sizes_for(graph, roles_of(graph).counted, size)
     best, seen = explored(graph, sizes, on)
-    times = {**seen, **_around(graph, seen, sizes, on)}
+    more = [*_around(seen, choices(graph, sizes)), *_spread(choices(graph, sizes))]
+    times = {**{k: predict(graph, k, sizes, on) for k in more if k not in seen}, **seen}
     near = {k: us for k, us in times.items() if us <= TOO_SLOW * times[best]}
     found, left = [best], sorted(near, key=lambda k: near[k])
     while left and len(found) <= top:
@@ -53,15 +53,25 @@ def general_candidates(graph: Graph, size: int, on: Target, top: int) -> list[tu
     return [(knobs, round(times[knobs], 3)) for knobs in found]
 
 
-def _around(graph: Graph, seen: Times, sizes: Mapping[str, int], on: Target) -> Times:
-    """Return times of the fastest knobs seen with other threads and stages together."""
+Options = Mapping[str, tuple[int, ...]]
+
+
+def _around(seen: Times, options: Options) -> Iterator[GeneralKnobs]:
+    """Yield the fastest knobs seen with other threads and stages together."""
     first = sorted((k for k in seen if seen[k] < inf), key=lambda k: seen[k])[:AROUND]
-    stages = choices(graph, sizes)["stages"]
-    made = [
-        knobs_of({**dict(k.cuts), "threads": threads, "stages": n})
-        for k, threads, n in product(first, THREADS, [n for n in STAGES if n in stages])
-    ]
-    return {k: predict(graph, k, sizes, on) for k in made if k not in seen}
+    for k, threads, stages in product(first, options["threads"], options["stages"]):
+        yield knobs_of({**dict(k.cuts), "threads": threads, "stages": stages})
+
+
+def _spread(options: Options) -> Iterator[GeneralKnobs]:
+    """Yield some of all knobs, spread evenly: the descent sees what is near its way only."""
+    count = prod(map(len, options.values()))
+    for i in range(min(count, SPREAD)):
+        at, chosen = int(count * (i * STRIDE % 1.0)), {}
+        for name, values in options.items():
+            at, place = divmod(at, len(values))
+            chosen[name] = values[place]
+        yield knobs_of(chosen)
 
 
 def _distance(knobs: GeneralKnobs, others: list[GeneralKnobs]) -> float:
