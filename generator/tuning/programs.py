@@ -134,10 +134,10 @@ def _tried(found: Iterator[tuple[Knobs, float]] | list[tuple[Knobs, float]]) -> 
     return tuple(Tried(knobs, us) for knobs, us in found)
 
 
-def _dynamic(record: KernelRecord) -> dict[str, None]:
-    """Return the dynamic dims of a record's inputs."""
+def _dynamic(record: KernelRecord) -> dict[str, int]:
+    """Return the dynamic dims of a record's inputs, and how long they may be."""
     dims = (d for n in record.graph.inputs for d in n.out.type.dims if d.dynamic)
-    return dict.fromkeys(d.name for d in dims)
+    return {d.name: d.size for d in dims}
 
 
 def _affordable(record: KernelRecord, dim: str, buckets: list[Bucket]) -> Iterator[Bucket]:
@@ -148,8 +148,8 @@ def _affordable(record: KernelRecord, dim: str, buckets: list[Bucket]) -> Iterat
     before = 0
     for bucket in buckets:
         sizes = dict(bucket.sizes)
-        rows = sizes.get(dim, 0)
-        while not bucket.size and 0 < rows < MOST_ROWS and _bytes(record, sizes) < MANY_BYTES:
+        rows, most = sizes.get(dim, 0), min(MOST_ROWS, _dynamic(record).get(dim, 0))
+        while not bucket.size and 0 < 2 * rows <= most and _bytes(record, sizes) < MANY_BYTES:
             rows = sizes[dim] = 2 * rows
         while dim and sizes[dim] > before and _bytes(record, sizes) > MOST_BYTES:
             sizes[dim] //= 2
