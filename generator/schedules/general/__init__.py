@@ -337,10 +337,7 @@ def best_knobs(
 def explored(
     graph: Graph, sizes: Mapping[str, int], on: Target, *, starts: int = 3
 ) -> tuple[GeneralKnobs, Times]:
-    """Change one knob at a time from some starts; return the best knobs, and all that were seen.
-
-    Raises PlanError where no block has room.
-    """
+    """Change one knob at a time from some starts; return the best knobs, and all that were seen."""
     options, times = choices(graph, sizes), Times()
 
     def time(chosen: Mapping[str, int]) -> float:
@@ -378,9 +375,9 @@ def knobs_of(chosen: Mapping[str, int]) -> GeneralKnobs:
 
 @lru_cache(maxsize=8)  # planning asks for what choosing has found
 def general_by_size(graph: Graph, on: Target) -> dict[int, GeneralKnobs]:
-    """Return the knobs of every bucket of the counted dim; raises PlanError where there are none.
+    """Return the knobs of every bucket; a library's products are blocks already (products.py).
 
-    Products by a library have to be blocks already (`products.with_products`).
+    Raises PlanError where there are none.
     """
     for reason in reasons(graph):
         raise PlanError(reason)
