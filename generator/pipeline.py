@@ -51,7 +51,7 @@ from mirage_kernels.generator.search.sketch import Found, Limits
 from mirage_kernels.generator.search.superoptimizer import run_search, search_job
 from mirage_kernels.generator.search.verify import Proof, prove
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
+from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel, tuned_program
 
 SEED = 20260
 LIMITS = Limits()
@@ -185,7 +185,8 @@ def _choose(request: Request, candidates: Candidates) -> Choice:
     The one that was measured to be the fastest comes first, if one was.
     """
     gate, ranked = candidates.gate, candidates.ranked
-    tuned = tuned_kernel(request.arch, _key(request), of_any_type=True)
+    tuned = tuned_program(request.arch, _key(request), request.catalogs)
+    tuned = tuned or tuned_kernel(request.arch, _key(request), of_any_type=True)
     if tuned is not None and len(tuned.forms) > 1:
         form = tuned.form
         ranked = sorted(ranked, key=lambda one: form_of(_subject(request, one.graph)) != form)
@@ -251,7 +252,7 @@ def _recorded(request: Request, choice: Choice, candidates: Candidates) -> Kerne
     graph = choice.ranked.graph
     if choice.plan is None:
         return KernelRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
-    made = choice.plan.record(about, with_threads(graph))
+    made = choice.plan.record(about, with_threads(graph), request.catalogs)
     return replace(made, stacked=recipe.stacked, strided=recipe.strided)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mirage_kernels.generator.errors import ShapeError
 from mirage_kernels.generator.ir.dtypes import DType
@@ -26,12 +27,16 @@ Progress = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Request:
-    """One kernel to make: a recipe at a shape, in a storage type, for an architecture."""
+    """One kernel to make: a recipe at a shape, in a storage type, for an architecture.
+
+    `catalogs` are files of measured knobs, which come before the package's own.
+    """
 
     recipe: Recipe
     shape: Shape
     dtype: DType
     arch: str = "sm_90a"
+    catalogs: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ from mirage_kernels.errors import type_sentence
 from mirage_kernels.program_steps import SteppedProgram, kernels_of
 
 PATH_VARIABLE = "MIRAGE_KERNELS_PATH"
-_TYPES = {
+TYPES = {  # of tensors, by their names in signatures
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
     "fp32": torch.float32,
@@ -93,7 +93,7 @@ class ProgramKernel:
         """Return tensors for the results, not yet computed."""
         sizes, like = self.sizes(given), next(t for t in given if t is not None)
         return [
-            like.new_empty([sizes[d] for d in made["dims"]], dtype=_TYPES[made["dtype"]])
+            like.new_empty([sizes[d] for d in made["dims"]], dtype=TYPES[made["dtype"]])
             for made in self.signature["results"]
         ]
 
@@ -144,7 +144,7 @@ def _misfit(
     wanted: dict[str, Any], tensor: Tensor, device: torch.device | None, sizes: dict[str, int]
 ) -> str:
     """Return what is wrong with a tensor; notes the extents of its dims in `sizes`."""
-    dtype, dims = _TYPES[wanted["dtype"]], wanted["dims"]
+    dtype, dims = TYPES[wanted["dtype"]], wanted["dims"]
     if tensor.dtype is not dtype:
         return f"is of {tensor.dtype}; {dtype} works"
     if tensor.device != device:
@@ -199,7 +199,7 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
     compile them, and ImportError for a shared object that is none.
     """
     files = sorted(Path(folder).rglob("*.so"))
-    found = [_read(file.resolve()) for file in files]
+    found = [read_kernel(f.resolve(), f"{f.parent.name}_{f.stem}") for f in files]
     documents = [file.resolve() for file in sorted(Path(folder).rglob(f"*{DOCUMENT}"))]
     if not found and not documents:
         raise FileNotFoundError(
@@ -213,8 +213,8 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
     return list(dict.fromkeys([*(d["name"] for d in read.values()), *own]))
 
 
-def _read(file: Path) -> ProgramKernel:
-    symbol = f"{file.parent.name}_{file.stem}"
+def read_kernel(file: Path, symbol: str) -> ProgramKernel:
+    """Return the kernel of a shared object by its name; raises ImportError where it has none."""
     try:
         library = ctypes.CDLL(str(file))
         at = ctypes.addressof(ctypes.c_char.in_dll(library, f"{symbol}_signature"))
@@ -322,9 +322,9 @@ def _launched(
     if key not in _kernels:
         raise KeyError(f"the kernel {key} of this program is not loaded: was it compiled?")
     for wanted, tensor in zip(_kernels[key].signature["tensors"], tensors, strict=True):
-        if tensor.dtype is not _TYPES[wanted["dtype"]]:
+        if tensor.dtype is not TYPES[wanted["dtype"]]:
             of = f"{_kernels[key].name}: {wanted['name']} is of {tensor.dtype}"
-            raise ValueError(f"{of}; {_TYPES[wanted['dtype']]} works: generate the program anew")
+            raise ValueError(f"{of}; {TYPES[wanted['dtype']]} works: generate the program anew")
     if not any(place is not None for place in into):
         made: list[Tensor] = torch.ops.mirage_kernels.run_program(key, tensors, [])
         return made

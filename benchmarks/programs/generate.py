@@ -28,6 +28,7 @@ from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.request import Request
 from programs import PROGRAMS, Program, level1, level2, serving  # noqa: F401  (they register)
 
+CATALOG = Path(__file__).resolve().parents[1] / "results/programs_catalog.json"
 Row = dict[str, Any]
 
 
@@ -48,22 +49,27 @@ def generated(program: Program, options: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     for dtype in map(DType, options.dtype):
         started = time.monotonic()
-        row = {"program": program.name, "dtype": dtype.value} | _row(program, dtype, options.out)
+        row = {"program": program.name, "dtype": dtype.value} | _row(program, dtype, options)
         rows.append(row | {"seconds": round(time.monotonic() - started, 2)})
     return rows
 
 
-def _row(program: Program, dtype: DType, folder: Path) -> Row:
+def catalogs_of(options: argparse.Namespace) -> tuple[Path, ...]:
+    """Return the catalog of measured knobs, if there is one."""
+    return (options.catalog,) if options.catalog.is_file() else ()
+
+
+def _row(program: Program, dtype: DType, options: argparse.Namespace) -> Row:
     """Generate the kernels of one program in one type and say what they are."""
 
     def make(recipe: Recipe) -> Result:
-        request = Request(recipe, recipe.shapes[0], dtype, DEFAULT_ARCH)
+        request = Request(recipe, recipe.shapes[0], dtype, DEFAULT_ARCH, catalogs_of(options))
         return generate(request, jobs=1, progress=lambda event: None)
 
     try:
         made = partitioned(function_of(program), dtype, DEFAULT_ARCH, make)
-        written = write(made.results, folder)
-        write_program(made.document, folder)
+        written = write(made.results, options.out)
+        write_program(made.document, options.out)
     except MirageError as error:
         return {"reason": f"{type(error).__name__}: {error.sentence}"}
     ways = {"ways": [*made.lines()], "reasons": sorted(made.reasons.values())}
@@ -87,6 +93,7 @@ def parser_of(about: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("programs", nargs="*", help="names; all when there are none")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--catalog", type=Path, default=CATALOG, help="what `tune` measured")
     parser.add_argument("--limit", type=int, default=90, help="seconds for a program")
     parser.add_argument("--jobs", type=int, default=2, help="programs at once")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
@@ -121,6 +128,7 @@ class Command:
         """Return the rows that a process of its own makes, or that it took too long."""
         limit, out = self.options.limit, str(self.options.out)
         command = [sys.executable, "-m", self.module, "--one", "--out", out, *self.own]
+        command += ["--catalog", str(self.options.catalog)]
         command += ["--", program.name]
         started = time.monotonic()
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.kernels import kernel_of
 from programs import PROGRAMS, Program
-from programs.generate import Command, Row, described, parser_of
+from programs.generate import Command, Row, catalogs_of, described, parser_of
 from programs.recorded import Recorded
 
 
@@ -33,7 +33,7 @@ def generated(program: Program, options: argparse.Namespace) -> list[Row]:
 def _row(program: Recorded, count: int, options: argparse.Namespace) -> Row:
     try:
         found = program.superoptimized(count, options.checkpoints)
-        kernel = kernel_of(found, program.recipe, [*program.shapes])
+        kernel = kernel_of(found, program.recipe, [*program.shapes], catalogs_of(options))
         written = kernel.write(options.out)
     except MirageError as error:
         return {"reason": f"{type(error).__name__}: {error.sentence}"}

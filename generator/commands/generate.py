@@ -8,13 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
-from mirage_kernels.generator.errors import ShapeError, ToolchainError
+from mirage_kernels.generator.errors import FileError, ShapeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
 from mirage_kernels.generator.jobs.job import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
@@ -28,6 +29,7 @@ from mirage_kernels.generator.request import Request, parse_shape, requests
 from mirage_kernels.generator.search.superoptimizer import search_jobs
 from mirage_kernels.generator.settings import ray_address, store_folder
 from mirage_kernels.generator.terminal import Terminal, counted
+from mirage_kernels.generator.tuning.catalog import CATALOG
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.partition.program import Program
@@ -65,7 +67,11 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
             f"recipe {source.name} has no shapes of its own",
             f"write --shape {','.join(f'{n}=...' for n in source.static_dims)}",
         )
-    wanted = requests(source, arguments.arch, arguments.dtype, shapes)
+    catalogs = _catalogs(folder, arguments)
+    wanted = [
+        replace(request, catalogs=catalogs)
+        for request in requests(source, arguments.arch, arguments.dtype, shapes)
+    ]
     if arguments.dry_run:
         terminal.line(f"would generate {counted(len(wanted), 'kernel')} into {folder}")
         rows = [{"kernel": r.name, "arch": r.arch, "shape from": r.shape.source} for r in wanted]
@@ -101,7 +107,8 @@ def _generate_function(
     made, written = list[Made](), list[Path]()
     with all_or_nothing():
         for dtype in arguments.dtype or STORAGE_DTYPES:
-            program, kernels = _program(function, dtype, arguments, terminal)
+            asked = (dtype, _catalogs(folder, arguments))
+            program, kernels = _program(function, asked, arguments, terminal)
             made += [m for m in kernels if m[0] in program.results]
             written += [
                 *write(program.results, folder),
@@ -118,15 +125,18 @@ def _generate_function(
 
 
 def _program(
-    function: Function, dtype: DType, arguments: argparse.Namespace, terminal: Terminal
+    function: Function,
+    asked: tuple[DType, tuple[Path, ...]],
+    arguments: argparse.Namespace,
+    terminal: Terminal,
 ) -> tuple[Program, list[Made]]:
     """Cut a function, generate its kernels, and say what they are."""
     from mirage_kernels.generator.partition.program import partitioned
 
-    kernels = list[Made]()
+    kernels, (dtype, catalogs) = list[Made](), asked
 
     def make(recipe: Recipe) -> Result:
-        request = Request(recipe, recipe.shapes[0], dtype, arguments.arch)
+        request = Request(recipe, recipe.shapes[0], dtype, arguments.arch, catalogs)
         kernels.append(generate_one(request, arguments, terminal))
         return kernels[-1][0]
 
@@ -136,6 +146,15 @@ def _program(
     for reason in dict.fromkeys(program.reasons.values()):
         terminal.line(f"  no kernel: {reason}")
     return program, kernels
+
+
+def _catalogs(folder: Path, arguments: argparse.Namespace) -> tuple[Path, ...]:
+    """Return the files of measured knobs that come before the package's: named, of the folder."""
+    named = [Path(arguments.catalog)] if arguments.catalog else []
+    for file in named:
+        if not file.is_file():
+            raise FileError(f"there is no catalog {file}", "`mirage-kernels tune DIR` writes one")
+    return (*named, *(file for file in [folder / CATALOG] if file.is_file()))
 
 
 def generate_one(request: Request, arguments: argparse.Namespace, terminal: Terminal) -> Made:
@@ -308,6 +327,7 @@ VERBS = {
         argument("recipe", "RECIPE|FILE", "a recipe's name, or a file that defines one"),
         *(given.DTYPES, given.SHAPES, given.ARCH, given.JOBS, given.STORE),
         argument("--out", "DIR", "folder to write to: DIR/sm_90a/..."),
+        argument("--catalog", "FILE", "measured knobs (default: DIR/catalog.json, then ours)"),
         flag("--dry-run", "say what would be generated, and stop"),
         given.JSON,
     ),

@@ -22,8 +22,9 @@ from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Terminal, counted
 from mirage_kernels.generator.tuning import catalog
-from mirage_kernels.generator.tuning.candidates import candidates_of, mugraph_forms
+from mirage_kernels.generator.tuning.candidates import Candidates, candidates_of, mugraph_forms
 from mirage_kernels.generator.tuning.catalog import (
+    CATALOG,
     MANIFEST,
     Bucket,
     Section,
@@ -33,9 +34,19 @@ from mirage_kernels.generator.tuning.catalog import (
     written,
 )
 from mirage_kernels.generator.tuning.choice import EQUAL_MEANS
-from mirage_kernels.generator.tuning.libraries import Shop, compiled_kernel, prune
+from mirage_kernels.generator.tuning.libraries import (
+    Shop,
+    compiled_kernel,
+    prune,
+    write_script,
+)
 from mirage_kernels.generator.tuning.measurements import Results
 from mirage_kernels.generator.tuning.process import worker_process
+from mirage_kernels.generator.tuning.programs import (
+    generated_records,
+    is_generated,
+    program_candidates,
+)
 from mirage_kernels.generator.tuning.session import Tuning
 
 TOP = 4
@@ -65,10 +76,14 @@ def tune(arguments: argparse.Namespace, terminal: Terminal) -> int:
     examples:
       mirage-kernels tune rms_norm_linear --shape K=4096,N=6144 --dtype fp16
       mirage-kernels tune gated_mlp --compile build/tune
+      mirage-kernels tune mine --only level2 --compile build/tune --sources
       mirage-kernels tune --measure build/tune
     """
+    if arguments.sources and arguments.compile is None:
+        raise MirageError("--sources goes with --compile DIR", "which says where to write them")
     if arguments.measure is not None:
-        if arguments.recipes or arguments.shape or arguments.dtype:
+        named = arguments.recipes and _generated(arguments) is None
+        if named or arguments.shape or arguments.dtype:
             raise MirageError(
                 "--measure takes all that its folder holds, not some kernels",
                 "choose with --compile DIR, which takes RECIPE, --shape and --dtype",
@@ -95,6 +110,9 @@ def tune(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 def _catalog_file(arguments: argparse.Namespace) -> Path:
     """Return the catalog's file; raises FileError now if it can't be written, not in the end."""
+    generated = _generated(arguments)
+    if arguments.catalog is None and generated is not None:
+        return given.file_to_write(str(generated / CATALOG), "DIR")
     if arguments.catalog is None and not given.is_checkout():
         raise FileError(
             "this is an installed package, not a source checkout: its catalog is not to be changed",
@@ -103,6 +121,17 @@ def _catalog_file(arguments: argparse.Namespace) -> Path:
     file = given.file_to_write(arguments.catalog or str(catalog.committed_path()), "--catalog")
     catalog.load_catalog(file)
     return file
+
+
+def _generated(arguments: argparse.Namespace) -> Path | None:
+    """Return the folder that is named in place of recipes, None for recipes."""
+    folders = [Path(name) for name in arguments.recipes if is_generated(Path(name))]
+    if len(folders) > 1 or (folders and len(arguments.recipes) > 1):
+        raise MirageError(
+            f"a folder of generated kernels is tuned alone, not {' '.join(arguments.recipes)}",
+            f"`{PROGRAM} tune {folders[0]}`",
+        )
+    return folders[0] if folders else None
 
 
 def _require_gpu() -> None:
@@ -123,7 +152,7 @@ def _require_gpu() -> None:
 def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -> Section:
     """Compile the chosen kernels; the folder's manifest keeps what else it holds."""
     chosen, arch = _chosen(arguments), arguments.arch
-    shop = Shop.at(folder, arch, arguments.jobs)
+    shop = Shop.at(folder, arch, arguments.jobs, only_sources=arguments.sources)
     made, file = Section(arch, {"command": given.command(PROGRAM)}, None, ()), folder / MANIFEST
     before = load_manifest(folder) if file.is_file() else made
     if before.arch != arch:
@@ -132,18 +161,33 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
         )
     with terminal.watch(f"compiling candidates of {counted(len(chosen), 'kernel')}") as progress:
         for one in chosen:
-            record, forms = _record(one, arguments, progress)
-            built = compiled_kernel(candidates_of(record, arguments.top, forms), shop, progress)
+            built = compiled_kernel(_candidates(one, arguments, progress), shop, progress)
             made = replace(made, kernels=(*made.kernels, built))
             kept = before.without(made.names).kernels
             catalog.write_file(file, replace(made, kernels=(*kept, *made.kernels)))
     prune(shop, load_manifest(folder))
+    if arguments.sources:
+        write_script(shop, load_manifest(folder))
     return made
+
+
+def _candidates(
+    one: KernelRecord | Request, arguments: argparse.Namespace, progress: Progress
+) -> Candidates:
+    """Return the candidates of a kernel, of a program where a folder of these is tuned."""
+    if isinstance(one, KernelRecord) and _generated(arguments):
+        return program_candidates(one, arguments.top)
+    record, forms = _record(one, arguments, progress)
+    return candidates_of(record, arguments.top, forms)
 
 
 def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
     """Return what to tune: committed records, or requests for what was named."""
-    arch, dtypes = arguments.arch, arguments.dtype
+    arch, dtypes, generated = arguments.arch, arguments.dtype, _generated(arguments)
+    if generated is not None:
+        given.shapes(arguments.shape, None, "tune")
+        records = generated_records(generated, arch, arguments.only)
+        return [r for r in records if not dtypes or r.storage in dtypes]
     if arguments.recipes:
         return [
             request
@@ -325,7 +369,7 @@ def _number(value: float | None, digits: int = 2) -> str:
 VERBS = {
     "tune": (
         tune,
-        argument("recipes", "RECIPE", "default: every committed kernel", nargs="*"),
+        argument("recipes", "RECIPE|DIR", "default: every committed kernel", nargs="*"),
         *(given.DTYPES, given.SHAPES, given.ARCH, given.JOBS, given.STORE),
         argument(
             "--top", "N", f"beside the rule's (default: {TOP})", type=given.positive, default=TOP
@@ -334,8 +378,10 @@ VERBS = {
             argument("--compile", "DIR", "only compile, into DIR"),
             argument("--measure", "DIR", "only measure what DIR holds"),
         ),
+        argument("--only", "PATTERN", "of DIR, kernels whose paths match", default=""),
+        flag("--sources", "with --compile: write sources and a script that compiles them"),
         argument("--results", "FILE", "measurements made so far (default: DIR/measured.json)"),
-        argument("--catalog", "FILE", "what to write (default: kernels/catalog.json)"),
+        argument("--catalog", "FILE", "what to write (default: that of DIR, or of the package)"),
         flag(
             "--as-is",
             "with --measure: measure nothing, take the kernels that have been measured whole",

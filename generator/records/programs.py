@@ -12,12 +12,19 @@ from mirage_kernels.generator.tiles.launch import Launcher, quoted
 def program_source(record: KernelRecord) -> str:
     """Return the text beside a kernel's source that makes a program of it; it includes that.
 
+    Raises PlanError as `program_entry` does.
+    """
+    return f'#include "{record.stem}.cu"\n{program_entry(record)}'
+
+
+def program_entry(record: KernelRecord) -> str:
+    """Return what calls a kernel as a program, behind its source; general kernels have it there.
+
     Raises PlanError for attention over a cache and for slices of stacks, which are called through
     the library's ops alone.
     """
-    name = f"{record.stem}.cu"
     if isinstance(record.roles, GeneralRoles):
-        return f'#include "{name}"\n'
+        return ""
     if not isinstance(record.roles, Roles) or record.stacked:
         raise PlanError(f"{record.recipe} {record.stem} is called through an op of the library")
     about = {"name": record.recipe, "arch": record.arch, "layout": "rows"}
@@ -28,7 +35,5 @@ def program_source(record: KernelRecord) -> str:
     shape = f"{len(ranks)}, {results}, {len(launcher.dynamic)}, {len(launcher.scalars)}"
     text = "\n    ".join(quoted(launcher.signature()))
     each = ", ".join(map(str, ranks))
-    lines = [f'#include "{name}"', '#include "program.h"', ""]
-    return "\n".join(
-        [*lines, f"MIRAGE_PROGRAM({symbol},\n    {text},\n    {shape}, {{{each}}})", ""]
-    )
+    entry = f"MIRAGE_PROGRAM({symbol},\n    {text},\n    {shape}, {{{each}}})"
+    return "\n".join(['#include "program.h"', "", entry, ""])

@@ -180,7 +180,8 @@ class Plan:
     roles: type[Any]  # what it reads into the dims of a muGraph
     form: Callable[[Subject], str]  # names the muGraph; raises PlanError for one of another kind
     require: Callable[[Subject], None]  # raises PlanError for a muGraph that no schedule runs
-    record: Callable[[About, Graph], KernelRecord]  # of a kernel with its variants, not yet proved
+    # Of a kernel with its variants, not yet proved; measured ones as files say before the package.
+    record: Callable[[About, Graph, Sequence[Path]], KernelRecord]
     cases: Callable[[KernelRecord, Variant], list[Case]]  # what a variant is proved on
     sources: Callable[[Sequence[KernelRecord]], dict[str, str]]  # of a recipe's records, by path
     entries: Callable[[KernelRecord], list[Entry]]  # rows of the dispatch table

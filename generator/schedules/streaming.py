@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 from mirage_kernels.generator.emit.cuda import Entry, KernelSource, Part, recipe_files
@@ -37,7 +38,7 @@ from mirage_kernels.generator.schedules.run import require_runs
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
 from mirage_kernels.generator.search.cases import Case, affordable
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
+from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel, tuned_program
 from mirage_kernels.generator.tuning.variants import MAX_TOKENS, chosen_variants
 
 # What a launch has room for: the arrays of LaunchArgs and Kernel in csrc/launch.h.
@@ -114,14 +115,15 @@ def require(subject: Subject) -> None:
     require_room(subject.recipe, carried, ROOM)
 
 
-def planned(about: About, graph: Graph) -> KernelRecord:
+def planned(about: About, graph: Graph, catalogs: Sequence[Path] = ()) -> KernelRecord:
     """Return the record of a kernel with its variants: measured ones where it was tuned.
 
     Raises PlanError or TileError where a variant's kernels do not do what the muGraph does.
     """
     programs = programs_of(about.recipe, graph, about.arch)
     program, on = programs[0], target(about.arch)
-    tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape))
+    key = Key(about.recipe, about.dtype, about.shape)
+    tuned = tuned_program(about.arch, key, catalogs) or tuned_kernel(about.arch, key)
     chosen = chosen_variants(programs, on, tuned)
     for variant in chosen:
         require_runs(programs[-1], graph, variant.knobs)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import correlation
 from typing import TypeVar, cast
@@ -26,7 +26,7 @@ from mirage_kernels.generator.schedules.schedule import Knobs
 
 ELEMENT_TYPES = ("fp16", "bf16")
 HINT = "measure again: mirage-kernels tune"
-MANIFEST = "manifest.json"
+MANIFEST, CATALOG = "manifest.json", "catalog.json"
 FOLDER_HINT = "choose a folder that can be written"
 T = TypeVar("T")
 
@@ -89,8 +89,9 @@ class Bucket:
     """What serves up to `size` tokens or query rows (0: any number), and all candidates.
 
     The rule's choice is the first candidate; before measuring, `rule_of_few` is the rule's for
-    calls of few work tiles, where they have a variant. `correlation` is Spearman's, of predictions
-    and measurements.
+    calls of few work tiles, where they have a variant, and `sizes` are the dynamic extents that
+    candidates of a program are compared at. `correlation` is Spearman's, of predictions and
+    measurements.
     """
 
     size: int
@@ -99,6 +100,7 @@ class Bucket:
     tried: tuple[Tried, ...] = ()
     correlation: float | None = None
     rule_of_few: Knobs | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def choice(self, *, few: bool = False) -> Chosen | None:
         """Return what was chosen for calls of few work tiles, or for others."""
@@ -213,6 +215,7 @@ class Tuned:
     dim: str = ""
     above: tuple[int, ...] = ()
     others: tuple[Tuned, ...] = ()
+    symbol: str = ""  # before measuring, of a program's kernel: the function that launches it
 
     @property
     def candidates(self) -> dict[str, Tried]:
@@ -323,7 +326,7 @@ def load_manifest(folder: Path) -> Section:
 def committed_path() -> Path:
     """Return where the package's catalog stands, in a checkout or installed."""
     folder = ROOT / "kernels" if (ROOT / "kernels").is_dir() else ROOT
-    return folder / "catalog.json"
+    return folder / CATALOG
 
 
 def load_catalog(path: Path) -> Catalog:
@@ -336,10 +339,16 @@ def write_catalog(path: Path, catalog: Catalog) -> None:
     write_file(path, catalog, hint="choose another file: --catalog FILE")
 
 
+def tuned_program(arch: str, key: Key, paths: Sequence[Path]) -> Tuned | None:
+    """Return what the first of some catalogs that knows a kernel says of it, of either type."""
+    found = (tuned_kernel(arch, key, path=path, of_any_type=True) for path in paths)
+    return next((tuned for tuned in found if tuned is not None), None)
+
+
 def tuned_kernel(
     arch: str, key: Key, *, path: Path | None = None, of_any_type: bool = False
 ) -> Tuned | None:
-    """Return what the package's catalog says of a kernel.
+    """Return what a catalog, the package's if none is named, says of a kernel.
 
     With `of_any_type` buckets never tuned have what the same kernel of the other element type has,
     for kernels whose types take as many bytes and instructions.

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from mirage_kernels.generator.build.compile import ROOT, gencode
+from mirage_kernels.generator.build.programs import cute_folder
 from mirage_kernels.generator.build.ptxas import parse
 from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain
 from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
@@ -36,6 +37,18 @@ DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 ERROR_LINES = 3
+HIDDEN = ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
+SOURCES = "sources.txt"
+SCRIPT = """\
+#!/bin/sh
+# Compiles the candidates here that have no library: CSRC=... CUTE=... sh compile.sh
+# CSRC: csrc of mirage-kernels; CUTE: the folder with cute/ and cutlass/; NVCC, JOBS: as they are.
+cd "$(dirname "$0")" || exit 1
+export NVCC="${{NVCC:-nvcc}}" CSRC CUTE
+while read -r name; do [ -s "$name.so" ] || echo "$name"; done < {sources} |
+  xargs -P "${{JOBS:-$(nproc)}}" -I{{}} sh -c '"$NVCC" -I"$CSRC" -isystem "$CUTE" {flags} \
+    -shared -cudart=none -o {{}}.unfinished {{}}.cu > {{}}.log 2>&1 && mv {{}}.unfinished {{}}.so'
+"""
 
 
 @dataclass(frozen=True)
@@ -46,14 +59,16 @@ class Shop:
     arch: str
     toolchain: Toolchain
     jobs: int
+    of_programs: bool = False  # of functions and recipes, which are written on CuTe
+    only_sources: bool = False  # another machine compiles them, by the script beside them
 
     @staticmethod
-    def at(folder: Path, arch: str, jobs: int) -> Shop:
+    def at(folder: Path, arch: str, jobs: int, *, only_sources: bool = False) -> Shop:
         """Return the shop of a folder; raises ToolchainError, or FileError for a file."""
         if folder.exists() and not folder.is_dir():
             raise FileError(f"{folder} is a file, not a folder", FOLDER_HINT)
         folder.mkdir(parents=True, exist_ok=True)
-        return Shop(folder, arch, find_toolchain(), jobs)
+        return Shop(folder, arch, find_toolchain(), jobs, only_sources=only_sources)
 
 
 def compiled_kernel(found: Candidates, shop: Shop, progress: Progress) -> Tuned:
@@ -62,6 +77,7 @@ def compiled_kernel(found: Candidates, shop: Shop, progress: Progress) -> Tuned:
     An interrupt keeps what has not started from starting.
     """
     kernel, made = found.kernel, dict[Knobs, Tried]()
+    shop = replace(shop, of_programs=bool(kernel.symbol))
     knobs = list(dict.fromkeys(t.knobs for bucket in kernel.buckets for t in bucket.tried))
     pool = ThreadPoolExecutor(shop.jobs)
     try:
@@ -101,6 +117,8 @@ def compiled_candidate(source: Callable[[Knobs], str], knobs: Knobs, shop: Shop)
         hint = "remove it, compile again"
         return read_file(report, Tried, what="a compiler's report", hint=hint)
     write_whole(file, text, hint=FOLDER_HINT)
+    if shop.only_sources:
+        return made
     compile_command = [*compiler(shop), "-c", str(file), "-o", str(object_file)]
     link = [str(shop.toolchain.cxx), "-shared", "-s", str(object_file), "-o", str(unfinished)]
     try:
@@ -122,13 +140,33 @@ def compiled_candidate(source: Callable[[Knobs], str], knobs: Knobs, shop: Shop)
 
 def compiler(shop: Shop) -> list[str]:
     """Return the command that compiles a source as the library's are, and says what it took."""
-    toolchain, host = shop.toolchain, ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
+    toolchain = shop.toolchain
+    nvcc = (*toolchain.launcher, str(toolchain.nvcc), f"-ccbin={toolchain.cxx}")
+    cute = ("-isystem", str(cute_folder())) if shop.of_programs else ()
+    return [*nvcc, f"-I{ROOT / 'csrc'}", *cute, *flags(shop)]
+
+
+def flags(shop: Shop) -> list[str]:
+    """Return how a source is compiled, wherever."""
+    host = ("-fPIC", "-fno-gnu-unique") if shop.of_programs else HIDDEN
+    more = ("--expt-relaxed-constexpr",) if shop.of_programs else ()
     return [
-        *(*toolchain.launcher, str(toolchain.nvcc), f"-ccbin={toolchain.cxx}"),
-        *("-O3", "-std=c++17", f"-I{ROOT / 'csrc'}", gencode(shop.arch), "-Xptxas=-v"),
+        *("-O3", "-std=c++17", gencode(shop.arch), "-Xptxas=-v", *more),
         *("-Xfatbin=-compress-all", "--compress-mode=size"),
         *(f"-Xcompiler={flag}" for flag in host),
     ]
+
+
+def write_script(shop: Shop, manifest: Section) -> Path:
+    """Write the shell script that compiles a folder's sources where nothing else is installed.
+
+    It goes on where it was; candidates come in the order of the kernels.
+    """
+    every = (t for k in manifest.kernels for t in k.candidates.values() if not t.failed)
+    names = "".join(f"{digest}\n" for digest in dict.fromkeys(t.digest for t in every))
+    write_whole(shop.folder / SOURCES, names, hint=FOLDER_HINT)
+    text = SCRIPT.format(flags=" ".join(flags(replace(shop, of_programs=True))), sources=SOURCES)
+    return write_whole(shop.folder / "compile.sh", text, hint=FOLDER_HINT)
 
 
 def _ran(command: Sequence[str]) -> str:
@@ -150,8 +188,8 @@ def digest_of(source: str, shop: Shop) -> str:
             included[name] = _text(name)
             left += _INCLUDED.findall(included[name])
     # The toolchain's folders are no part of it: another machine makes the same library.
-    flags = [word for word in compiler(shop) if "/" not in word]
-    contents = "\0".join([source, *(included[name] for name in sorted(included)), *flags])
+    texts = (included[name] for name in sorted(included))
+    contents = "\0".join([source, *texts, *flags(shop)])
     return hashlib.sha256(contents.encode()).hexdigest()[:DIGEST_LETTERS]
 
 

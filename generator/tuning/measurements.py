@@ -11,31 +11,41 @@ from pathlib import Path
 from typing import TypeVar
 
 from mirage_kernels.generator.bench.workloads.lists import Workload, dense_calls, kernel_calls
+from mirage_kernels.generator.bench.workloads.programs import ProgramCall
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.errors import FileError
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.tuning.catalog import Tuned, read, read_file, write_file
+from mirage_kernels.generator.tuning.catalog import Bucket, Tuned, read, read_file, write_file
 
 SAME = ("gpu", "driver", "cuda", "torch")  # what one file's measurements must agree in
 DIGITS = 3
-Calls = Mapping[str, Workload]
+UNMEASURED = "not measured"
+Call = Workload | ProgramCall
 T = TypeVar("T")
 
 
 # -- calls -----------------------------------------------------------------------------------------
 
 
-def bucketed_calls(kernel: Tuned) -> dict[int, dict[str, Workload]]:
+def bucketed_calls(kernel: Tuned) -> dict[int, dict[str, Call]]:
     """Return the calls that each bucket serves: one with its number of tokens, or several."""
+    if kernel.symbol:
+        return {b.size: program_call(kernel, b) for b in kernel.buckets}
     sizes = [bucket.size for bucket in kernel.buckets]
     if kernel.dim:
         return {size: _at_tokens(kernel, (size,)) for size in sizes}
-    found: dict[int, dict[str, Workload]] = {size: {} for size in sizes}
+    found: dict[int, dict[str, Call]] = {size: {} for size in sizes}
     key = kernel.key
     for name, workload in kernel_calls(key.recipe, DType(key.dtype), key.shape).items():
         found[bucket_of(workload.rows, sizes)][name] = workload
     return found
+
+
+def program_call(kernel: Tuned, bucket: Bucket) -> dict[str, Call]:
+    """Return the call at which a bucket's candidates of a program are compared, by its extents."""
+    name = ", ".join(f"{dim}={size}" for dim, size in bucket.sizes.items()) or "any extents"
+    return {name: ProgramCall(kernel.symbol, bucket.sizes)}
 
 
 def bucket_of(rows: int, sizes: list[int]) -> int:
@@ -43,17 +53,19 @@ def bucket_of(rows: int, sizes: list[int]) -> int:
     return min((size for size in sizes if rows <= size), default=0)
 
 
-def calls_above(kernel: Tuned) -> dict[str, Workload]:
+def calls_above(kernel: Tuned) -> dict[str, Call]:
     """Return the calls at which the last bucket's choice is compared with what else may serve.
 
     These have other numbers of tokens than the buckets, or are dense ones of many query tokens.
     """
+    if kernel.symbol:
+        return {}
     if kernel.dim:
-        return _at_tokens(kernel, kernel.above)
+        return {**_at_tokens(kernel, kernel.above)}
     return {**dense_calls(kernel.key.recipe, DType(kernel.key.dtype), kernel.key.shape)}
 
 
-def _at_tokens(kernel: Tuned, numbers: tuple[int, ...]) -> dict[str, Workload]:
+def _at_tokens(kernel: Tuned, numbers: tuple[int, ...]) -> dict[str, Call]:
     key, dim = kernel.key, kernel.dim
     return {
         f"{dim}={m}": TensorWorkload(key.recipe, {**key.shape, dim: m}, dtype=DType(key.dtype))

@@ -13,7 +13,6 @@ from statistics import geometric_mean
 from typing import NoReturn
 
 from mirage_kernels.generator.bench.workloads.cache import CacheWorkload
-from mirage_kernels.generator.bench.workloads.lists import Workload
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.errors import MirageError, ToolchainError
 from mirage_kernels.generator.ir.text import Json
@@ -45,6 +44,8 @@ from mirage_kernels.generator.tuning.choice import (
     with_producers,
 )
 from mirage_kernels.generator.tuning.measurements import (
+    UNMEASURED,
+    Call,
     Outcome,
     Peers,
     Results,
@@ -55,7 +56,6 @@ from mirage_kernels.generator.tuning.measurements import (
 )
 from mirage_kernels.generator.tuning.process import Measurer
 
-UNMEASURED = "not measured"
 CANDIDATE_SECONDS, PEERS_SECONDS = 30.0, 180.0
 Ask = Callable[[dict[str, Json], float], dict[str, Json]]
 
@@ -77,12 +77,12 @@ class KernelTuning:
     ask: Ask
 
     @cached_property
-    def calls(self) -> dict[int, dict[str, Workload]]:
+    def calls(self) -> dict[int, dict[str, Call]]:
         """The calls of each bucket."""
         return bucketed_calls(self.kernel)
 
     @cached_property
-    def above(self) -> dict[str, Workload]:
+    def above(self) -> dict[str, Call]:
         """The calls at which the last bucket's choice is compared with what else may serve."""
         return calls_above(self.kernel)
 
@@ -125,10 +125,10 @@ class KernelTuning:
     def is_whole(self) -> bool:
         """Say whether enough was measured for the catalog.
 
-        A bucket is enough where buckets have several calls; else all, as it is the calls above the
-        buckets that say how many tokens a kernel serves.
+        A bucket is enough of a program, and where buckets have several calls; else all, as it is
+        the calls above the buckets that say how many tokens a kernel serves.
         """
-        if not self.kernel.dim:
+        if not self.kernel.dim or self.kernel.symbol:
             return bool(self.tuned().buckets)
         try:
             replace(self, ask=_nobody).measure()
@@ -151,6 +151,8 @@ class KernelTuning:
         question: dict[str, Json] = {"kernel": name, "at": call}
         if candidates and at(name, call) not in known.peers:
             answer = self.ask(question, PEERS_SECONDS)
+            if "failed" in answer and self.kernel.symbol:
+                return  # the rule's choice, which a program's others are compared with, fails
             if "failed" in answer:
                 raise MirageError(
                     f"floor and PyTorch's own program cannot be measured for {name} at {call}: "
@@ -164,6 +166,8 @@ class KernelTuning:
             if kept not in known.outcomes:
                 more: dict[str, Json] = {"library": f"{digest}.so", "assumed": assumed}
                 answer = self.ask(question | more, CANDIDATE_SECONDS)
+                if answer.get("failed") == UNMEASURED:
+                    continue
                 known.outcomes[kept] = answered(Outcome, answer)
                 self.results.write()
 
@@ -219,7 +223,8 @@ class KernelTuning:
         beyond, dense = tuple(self._beyond()), tuple(self._dense())
         # Where blocks have a token each, one variant serves any number.
         is_row_wise = isinstance(kernel.buckets[-1].tried[0].knobs, RowWise)
-        most = most_tokens(buckets, beyond, any_number=is_row_wise) if kernel.dim else 0
+        counted = kernel.dim and not kernel.symbol
+        most = most_tokens(buckets, beyond, any_number=is_row_wise) if counted else 0
         return Tuned(kernel.key, buckets, most, beyond, dense, form, forms)
 
     def _bucket(self, bucket: Bucket) -> Bucket:
@@ -264,7 +269,7 @@ class KernelTuning:
                 ratios.append(means[rule][i] / point.floor_us)
         return round(geometric_mean(ratios), DIGITS) if ratios else None
 
-    def _above(self) -> Iterator[tuple[Workload, Outcome, Peers]]:
+    def _above(self) -> Iterator[tuple[Call, Outcome, Peers]]:
         """Yield what was measured of the last bucket's choice at the calls above, and beside it."""
         best = self._best(self.kernel.buckets[-1]) if self.above else None
         for call, workload in self.above.items() if best else ():

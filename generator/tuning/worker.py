@@ -26,11 +26,12 @@ from torch import Tensor
 from mirage_kernels.generator.bench.measure import Clock, environment, gpu_clock, peer_times
 from mirage_kernels.generator.bench.workload import Args, Inputs, Results, largest_error, poisoned
 from mirage_kernels.generator.bench.workloads.lists import Workload
+from mirage_kernels.generator.bench.workloads.programs import ProgramBuffers, ProgramCall
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.candidates import ARGS_BYTES, FEW_TILES, LAUNCH, WORKSPACE
-from mirage_kernels.generator.tuning.catalog import Section, load_manifest
-from mirage_kernels.generator.tuning.measurements import bucketed_calls, calls_above
+from mirage_kernels.generator.tuning.catalog import Section, Tuned, load_manifest
+from mirage_kernels.generator.tuning.measurements import UNMEASURED, bucketed_calls, calls_above
 
 ALIGNMENT = 64  # of the launch's arguments, which may hold maps of tensors
 
@@ -145,7 +146,7 @@ class Worker:
     folder: Path
     manifest: Section
     clock: Clock
-    kept: tuple[tuple[str, str], Buffers] | None = None
+    kept: tuple[tuple[str, str], Buffers | ProgramBuffers] | None = None
 
     def answer(self, question: dict[str, Json]) -> dict[str, Json]:
         """Answer one question."""
@@ -156,19 +157,29 @@ class Worker:
         if "library" not in question:
             return buffers.peers()
         file = self.folder / str(question["library"])
+        if not file.is_file():
+            return {"failed": UNMEASURED}
+        if isinstance(buffers, ProgramBuffers):
+            return {**buffers.candidate(file)}
         library = Library.load(file, buffers.workload.arguments)
         return buffers.candidate(library, assumed=bool(question["assumed"]))
 
-    def buffers(self, kernel: str, call: str) -> Buffers:
+    def buffers(self, kernel: str, call: str) -> Buffers | ProgramBuffers:
         """Return a call's buffers, giving back those of the call before."""
         if self.kept is None or self.kept[0] != (kernel, call):
             self.kept = None
             torch.cuda.empty_cache()
             found = next(k for k in self.manifest.kernels if k.key.name == kernel)
             every = (calls_above(found), *bucketed_calls(found).values())
-            workload = next(calls[call] for calls in every if call in calls)
-            self.kept = (kernel, call), Buffers(workload, self.clock)
+            one = next(calls[call] for calls in every if call in calls)
+            made = self._of_program(found, one) if isinstance(one, ProgramCall) else None
+            self.kept = (kernel, call), made or Buffers(one, self.clock)
         return self.kept[1]
+
+    def _of_program(self, kernel: Tuned, call: ProgramCall) -> ProgramBuffers:
+        bucket = next(b for b in kernel.buckets if b.sizes == call.sizes)
+        rule = self.folder / f"{bucket.tried[0].digest}.so"
+        return ProgramBuffers(call, rule, target(self.manifest.arch).memory_bytes_per_us)
 
 
 def refusal(manifest: Section) -> dict[str, Json]:
@@ -182,6 +193,8 @@ def refusal(manifest: Section) -> dict[str, Json]:
         name = torch.cuda.get_device_name()
         sentence = f"the candidates are for {manifest.arch}, this {name} has capability {found}"
         return {"refused": sentence, "hint": "`mirage-kernels tune --arch` names another"}
+    if all(kernel.symbol for kernel in manifest.kernels):
+        return {}
     try:
         import mirage_kernels.ops  # noqa: F401  (registers the floor's kernels)
     except ImportError as failure:
@@ -205,9 +218,9 @@ def serve(folder: Path, pipe: Connection) -> None:
     while True:
         try:
             pipe.send(worker.answer(pipe.recv()))
-        except (RefusedError, RuntimeError) as error:  # CUDA's errors are RuntimeErrors
+        except (RefusedError, ImportError, RuntimeError) as error:  # CUDA's are RuntimeErrors
             first = str(error).strip().partition("\n")[0] or type(error).__name__
-            if not (isinstance(error, RefusedError) and _is_well()):
+            if not (isinstance(error, RefusedError | ImportError) and _is_well()):
                 return pipe.send({"failed": first, "leaving": True})
             pipe.send({"failed": first})
 

@@ -46,10 +46,13 @@ class Kernel:
         return [*write([self.result], folder), write_program(self.document, folder)]
 
 
-def kernel_of(found: MuGraph, name: str, inputs: Sequence[str] = ()) -> Kernel:
+def kernel_of(
+    found: MuGraph, name: str, inputs: Sequence[str] = (), catalogs: tuple[Path, ...] = ()
+) -> Kernel:
     """Make the kernel of the first muGraph that has one; `inputs` names what the program takes.
 
-    Raises MirageError for names that are none, PlanError where no muGraph has a kernel.
+    `catalogs` are files of measured knobs (see `Request`). Raises MirageError for names that are
+    none, PlanError where no muGraph has a kernel.
     """
     program, reason = found.program, "no muGraph was found"
     names = [*inputs] or [n.name for n in found.spec.graph.inputs]
@@ -62,7 +65,7 @@ def kernel_of(found: MuGraph, name: str, inputs: Sequence[str] = ()) -> Kernel:
     if any(out.strides for out in program.outputs):
         raise MirageError("a kernel's result is row-major", "leave out mark_output's strides")
     for alike in _alike(found.candidates):
-        result = _result(alike, name)
+        result = _result(alike, name, catalogs)
         if not result.record.no_plan:
             return Kernel(result, _document(result, alike[0], names))
         reason = result.record.no_plan
@@ -78,7 +81,7 @@ def _alike(candidates: Sequence[MuGraph]) -> list[list[MuGraph]]:
     return list(groups.values())
 
 
-def _result(alike: Sequence[MuGraph], name: str) -> Result:
+def _result(alike: Sequence[MuGraph], name: str, catalogs: tuple[Path, ...]) -> Result:
     """Make the kernel of the first of muGraphs with the same dims that has one."""
     first = alike[0]
     recipe = replace(recipe_of(first.spec), name=name, summary=f"{name}, recorded with mi")
@@ -92,7 +95,8 @@ def _result(alike: Sequence[MuGraph], name: str) -> Result:
     else:
         recipe = replace(recipe, dynamic={})
     candidates = Candidates(gate, [*_ranked(graphs)], first.counts, first.proved)
-    request = Request(recipe, _shape(recipe, first), storage_of(first.spec), DEFAULT_ARCH)
+    storage = storage_of(first.spec)
+    request = Request(recipe, _shape(recipe, first), storage, DEFAULT_ARCH, catalogs)
     return result_of(request, candidates, clock=Clock(), progress=lambda event: None)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from mirage_kernels.generator.emit.cuda import Entry, recipe_files
 from mirage_kernels.generator.ir import Graph, parts_of, retile
 from mirage_kernels.generator.records.headers import attention_header
@@ -14,7 +17,7 @@ from mirage_kernels.generator.schedules.attention.writer import AttentionKernel
 from mirage_kernels.generator.schedules.schedule import Subject, Variant
 from mirage_kernels.generator.search.cases import Case
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
+from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel, tuned_program
 from mirage_kernels.generator.tuning.variants import chosen_row_variants
 
 # What a launch has room for: the arrays of AttentionArgs in csrc/launch.h.
@@ -30,14 +33,16 @@ def require(subject: Subject) -> None:
     require_room(subject.recipe, {**names, "inputs along the depth": program.vectors}, ROOM)
 
 
-def planned(about: About, graph: Graph) -> KernelRecord:
+def planned(about: About, graph: Graph, catalogs: Sequence[Path] = ()) -> KernelRecord:
     """Return the record of an attention kernel with its variants: measured ones where it was tuned.
 
     Raises PlanError for measured knobs that do not fit any more, PlanError or TileError for a
     program that does not do what the muGraph does.
     """
     program = attention_program(about.recipe, graph)
-    tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape), of_any_type=True)
+    key = Key(about.recipe, about.dtype, about.shape)
+    tuned = tuned_program(about.arch, key, catalogs)
+    tuned = tuned or tuned_kernel(about.arch, key, of_any_type=True)
     chosen = with_dynamic(program, chosen_row_variants(program, target(about.arch), tuned))
     for split in dict.fromkeys(split_of(v.knobs, program) for v in chosen):
         require_same(graph, program, split)

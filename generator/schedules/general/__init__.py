@@ -324,21 +324,24 @@ def _tiles(axis: Axis, loop: Axis | None, size: int) -> tuple[int, ...]:
     return tuple(t for t in wanted if t <= whole)
 
 
+Times = dict[GeneralKnobs, float]  # predicted microseconds
+
+
 def best_knobs(
     graph: Graph, sizes: Mapping[str, int], on: Target, *, starts: int = 3
 ) -> GeneralKnobs:
-    """Return the knobs that are predicted to be fastest, one changed at a time from some starts.
+    """Return the knobs that are predicted to be fastest, as `explored` finds them."""
+    return explored(graph, sizes, on, starts=starts)[0]
 
-    Raises PlanError where no block has room.
-    """
-    options, times = choices(graph, sizes), dict[GeneralKnobs, float]()
 
-    def knobs(chosen: Mapping[str, int]) -> GeneralKnobs:
-        cuts = tuple((k, n) for k, n in chosen.items() if k not in ("threads", "stages"))
-        return GeneralKnobs(cuts, chosen["threads"], chosen["stages"])
+def explored(
+    graph: Graph, sizes: Mapping[str, int], on: Target, *, starts: int = 3
+) -> tuple[GeneralKnobs, Times]:
+    """Change one knob at a time from some starts; return the best knobs, and all that were seen."""
+    options, times = choices(graph, sizes), Times()
 
     def time(chosen: Mapping[str, int]) -> float:
-        made = knobs(chosen)
+        made = knobs_of(chosen)
         if made not in times:
             times[made] = predict(graph, made, sizes, on)
         return times[made]
@@ -361,21 +364,37 @@ def best_knobs(
             f"{MOST_SUMS} sums of products for each thread",
             "shorter dims that nothing cuts may do",
         )
-    return knobs(best)
+    return knobs_of(best), times
+
+
+def knobs_of(chosen: Mapping[str, int]) -> GeneralKnobs:
+    """Return knobs by their values' names, those of `choices`."""
+    cuts = tuple((k, n) for k, n in chosen.items() if k not in ("threads", "stages"))
+    return GeneralKnobs(cuts, chosen["threads"], chosen["stages"])
 
 
 @lru_cache(maxsize=8)  # planning asks for what choosing has found
-def general_variants(graph: Graph, on: Target) -> tuple[Variant[GeneralKnobs], ...]:
-    """Return a variant per bucket of the counted dim; raises PlanError where there can be none.
+def general_by_size(graph: Graph, on: Target) -> dict[int, GeneralKnobs]:
+    """Return the knobs of every bucket; a library's products are blocks already (products.py).
 
-    Products by a library have to be blocks already (`products.with_products`).
+    Raises PlanError where there are none.
     """
     for reason in reasons(graph):
         raise PlanError(reason)
     counted = roles_of(graph).counted
-    found = [
-        Variant(size, best_knobs(graph, sizes_for(graph, counted, size), on))
+    return {
+        size: best_knobs(graph, sizes_for(graph, counted, size), on)
         for size in buckets_of(graph, counted)
-    ]
+    }
+
+
+def general_variants(graph: Graph, on: Target) -> tuple[Variant[GeneralKnobs], ...]:
+    """Return the variants of `general_by_size`."""
+    return variants_of(general_by_size(graph, on))
+
+
+def variants_of(chosen: Mapping[int, GeneralKnobs]) -> tuple[Variant[GeneralKnobs], ...]:
+    """Return a variant per bucket; one serves those beside each other that have the same knobs."""
+    found = [Variant(size, knobs) for size, knobs in chosen.items()]
     kept = [a for a, b in pairwise(found) if a.knobs != b.knobs]
     return (*kept, found[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from mirage_kernels.generator.emit.cuda import Entry, Header
 from mirage_kernels.generator.emit.statements import dims_text
@@ -14,16 +15,20 @@ from mirage_kernels.generator.schedules.general import (
     SCHEDULE,
     GeneralKnobs,
     GeneralRoles,
+    general_by_size,
     general_variants,
     programs,
     roles_of,
+    variants_of,
 )
+from mirage_kernels.generator.schedules.general.candidates import fits
 from mirage_kernels.generator.schedules.general.products import with_products
 from mirage_kernels.generator.schedules.schedule import Subject, Variant
 from mirage_kernels.generator.search.cases import Case, full_cases
-from mirage_kernels.generator.target import target
+from mirage_kernels.generator.target import Target, target
 from mirage_kernels.generator.tiles.check import require_same
 from mirage_kernels.generator.tiles.launch import Bucket, Launcher
+from mirage_kernels.generator.tuning.catalog import Key, Tuned, tuned_program
 
 MOST_ELEMENTS = 2**25  # of all inputs, in a draw at full extents
 
@@ -33,17 +38,33 @@ def require(subject: Subject) -> None:
     general_variants(with_products(subject.graph), subject.on)
 
 
-def planned(about: About, graph: Graph) -> KernelRecord:
+def planned(about: About, graph: Graph, catalogs: Sequence[Path] = ()) -> KernelRecord:
     """Return the record of a general kernel with its variants, whose tile programs were run.
+
+    Buckets that were measured have what was fastest there, if it is of this muGraph's axes.
 
     Raises PlanError or TileError where one does not do what the muGraph does.
     """
-    graph = with_products(graph)
-    chosen = general_variants(graph, target(about.arch))
+    graph, on = with_products(graph), target(about.arch)
+    key = Key(about.recipe, about.dtype, about.shape)
+    tuned = tuned_program(about.arch, key, catalogs)
+    chosen = variants_of(_measured(graph, on, tuned))
     for knobs in (v.knobs for v in chosen):
         require_same(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages)
     tiled = retile(graph, dict(chosen[-1].knobs.cuts))
     return KernelRecord(**vars(about), roles=roles_of(graph), variants=chosen, graph=tiled)
+
+
+def _measured(graph: Graph, on: Target, tuned: Tuned | None) -> dict[int, GeneralKnobs]:
+    """Return the knobs of every bucket: measured ones where there are some, else by the model."""
+    chosen = dict(general_by_size(graph, on))
+    for bucket in tuned.buckets if tuned else ():
+        knobs = bucket.chosen[0].knobs
+        if not isinstance(knobs, GeneralKnobs) or bucket.size not in chosen:
+            continue
+        if fits(graph, knobs, bucket.size, on):
+            chosen[bucket.size] = knobs
+    return chosen
 
 
 def cases(record: KernelRecord, variant: Variant) -> list[Case]:
