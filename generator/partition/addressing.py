@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import index_tensors
+from mirage_kernels.generator.ir.indexed import RESULT
 from mirage_kernels.generator.partition.indices import Step, rows_step
 from mirage_kernels.generator.partition.trace import Node, is_view
 from mirage_kernels.generator.recipe import Recipe
@@ -95,10 +96,10 @@ def _run(
         tensors[name] = torch.from_numpy(found).to(tensors[name].dtype)
     made = list(recipe.reference_results(*(tensors[n] for n in names)))
     for i, (text, place) in enumerate(zip(recipe.results, into, strict=True)):
-        own = of.get(f"result_{i}")
-        if place is not None and own is not None:
-            pair = place.double().numpy(), index[own.by].numpy()
-            done = scattered(own, text.split(), pair, made[i].double().numpy())
+        name = f"{RESULT}{i}"
+        if place is not None and name in of:
+            pair = place.double().numpy(), index[of[name].by].numpy()
+            done = scattered(of[name], text.split(), pair, made[i].double().numpy())
             made[i] = place.copy_(torch.from_numpy(done))
         elif place is not None:
             made[i] = place.copy_(made[i])

@@ -6,8 +6,9 @@ no stride of others comes near: its dims that an index numbers are known by thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +58,8 @@ class Access:
     def rows(self, trace: Trace, name: str, seen: torch.Tensor) -> Rows:
         """Return how a kernel addresses what `seen` shows; raises RecipeError where it cannot."""
         size = trace.shape(self.table)[self.dim]
-        dynamic = isinstance(size, dict)
-        rows = Dim(f"{name}_rows", MOST_ROWS if dynamic else int(size), dynamic=dynamic)
+        known = size if isinstance(size, int) else MOST_ROWS
+        rows = Dim(f"{name}_rows", known, dynamic=not isinstance(size, int))
         dtype = str(self.index.meta["val"].dtype).removeprefix("torch.")
         return Rows(numbered(seen), rows, trace.name(self.index), dtype, self.wraps)
 
@@ -72,7 +73,7 @@ def numbered(seen: torch.Tensor) -> tuple[int, ...]:
     numbers = [(int(seen.shape[i]), strides[i] // FAR) for i in found]
     beside = [prod(n for n, _ in numbers[i + 1 :]) for i in range(len(numbers))]
     rest = [(n, s) for n, s in zip(seen.shape, strides, strict=True) if s < FAR and n > 1]
-    falling = all(a[1] >= b[1] * b[0] for a, b in zip(rest, rest[1:], strict=False))
+    falling = all(a[1] >= b[1] * b[0] for a, b in pairwise(rest))
     behind = prod(seen.shape[found[-1] + 1 :]) > 1
     even = all(n == 1 or s == b for (n, s), b in zip(numbers, beside, strict=True))
     if not (falling and behind and even and all(s > 0 for _, s in rest)):
@@ -148,7 +149,3 @@ def is_addressed(trace: Trace, own: Access, node: Node, owns: Sequence[Own]) -> 
     except (RecipeError, RuntimeError):
         return False
     return len(found) == 1
-
-
-Accesses = Mapping[Node, Access]
-Find = Callable[[Trace, Node], Access | None]

@@ -16,12 +16,11 @@ from mirage_kernels.generator.frontend.from_torch import (
     portions_recipe,
 )
 from mirage_kernels.generator.frontend.positional.lower import Layout, sizes_of
+from mirage_kernels.generator.ir import index_tensors
 from mirage_kernels.generator.ir.indexed import RESULT
 from mirage_kernels.generator.partition.groups import Group, Grouping, Kind, ordered, reduces
 from mirage_kernels.generator.partition.indices import (
     Access,
-    gather_of,
-    is_addressed,
     numbered,
     rows_step,
     strides_in_memory,
@@ -29,6 +28,7 @@ from mirage_kernels.generator.partition.indices import (
 from mirage_kernels.generator.partition.places import (
     Flow,
     Place,
+    gathers_of,
     join_step,
     passed_over,
     places_of,
@@ -60,10 +60,14 @@ class Part:
     @property
     def key(self) -> frozenset[Node]:
         """What its kernel depends on: its nodes, what its results are parts of, what it gathers."""
-        wholes = (
-            n for p in self.places.values() for n in (p.whole, p.call if p.write else p.whole)
-        )
-        return frozenset((*self.nodes, *wholes, *(x.node for x in self.gathers.values())))
+        wholes = (p.whole for p in self.places.values())
+        return frozenset((*self.nodes, *wholes, *(x.node for x in self.indexed.values())))
+
+    @property
+    def flow(self) -> Flow:
+        """What it computes, takes and gives."""
+        kinds = self.kind is Kind.CALL, self.kind is Kind.CHAIN
+        return Flow(self.nodes, self.taken, self.results, *kinds)
 
     @property
     def indexed(self) -> dict[Node, Access]:
@@ -122,9 +126,8 @@ class Part:
             )
             for own in both[: 1 + bool(dynamic)]
         ]
-        return portions_recipe(
-            name, self.reference(), portions, dynamic, rows=extents, is_part=True
-        )
+        run = self.reference()
+        return portions_recipe(name, run, portions, dynamic, rows=extents, is_part=True)
 
     def stored(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
         """Return the extents of an input that lies side by side: one that a kernel stored.
@@ -238,11 +241,10 @@ class Part:
         function = recipe.reference
         assert isinstance(function, TracedFunction)
         results = function.traced.lowered.outputs
-        layouts = {
-            self.trace.name(n): (n, function.layouts[self.trace.name(n)]) for n in self.inputs
-        }
+        names = {self.trace.name(n): n for n in self.inputs}
+        layouts = {name: (names[name], x) for name, x in function.layouts.items()}
         layouts |= {f"{RESULT}{i}": (n, results[i]) for i, n in enumerate(self.results)}
-        for own in {x.by: x for x in reversed(recipe.indexed)}.values().__reversed__():
+        for own in index_tensors(recipe.indexed):
             node, layout = layouts[own.tensor]
             dims, shape = numbered(self.addressed(node, _same)[1]), self.trace.shape(node)
             pairs = [layout[d] for d in dims], [shape[d] for d in dims]
@@ -324,17 +326,7 @@ def parts_of(grouping: Grouping) -> list[Part]:
 
 def _folded(trace: Trace, parts: Sequence[Part], apart: Collection[Node]) -> Iterator[Part]:
     """Yield parts; what an index reads for chains of kernels alone, they read themselves."""
-    owns = [_same, trace.pairs.__getitem__]
-    folded = dict[Node, Access]()
-    for node in (p.nodes[0] for p in parts if p.kind is Kind.CALL):
-        access = gather_of(trace, node) if node not in apart else None
-        if access is None or any(base_of(trace, r) is node for r in trace.results):
-            continue
-        pairs = [(p, n) for p in parts for n in p.inputs if base_of(trace, n) is node]
-        kernels = [(p, n) for p, n in pairs if not (p.kind is Kind.CALL and is_view(p.nodes[0]))]
-        chains = all(p.kind is Kind.CHAIN for p, _ in kernels)
-        if chains and all(is_addressed(trace, access, n, owns) for _, n in kernels):
-            folded[node] = access
+    folded = gathers_of(trace, [p.flow for p in parts], apart)
     for part in parts:
         own = {n: folded[b] for n in part.inputs if (b := base_of(trace, n)) in folded}
         if part.kind is Kind.CALL:
@@ -344,9 +336,7 @@ def _folded(trace: Trace, parts: Sequence[Part], apart: Collection[Node]) -> Ite
 
 def _placed(trace: Trace, parts: Sequence[Part], apart: Collection[Node]) -> Iterator[Part]:
     """Yield parts; kernels write results where a cat joins them, or where they are copied to."""
-    flows = [
-        Flow(p.nodes, p.taken, p.results, p.kind is Kind.CALL, p.kind is Kind.CHAIN) for p in parts
-    ]
+    flows = [p.flow for p in parts]
     places, first = places_of(trace, flows, apart), dict[int, list[int]]()
     over = passed_over(trace, places)
     for view, kernel in views_first(trace, flows, places).items():

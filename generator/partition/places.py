@@ -11,6 +11,8 @@ from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.indices import (
     Access,
+    gather_of,
+    is_addressed,
     numbered,
     strides_in_memory,
     write_of,
@@ -125,6 +127,22 @@ def places_of(trace: Trace, parts: Sequence[Flow], apart: Collection[Node]) -> d
         if access is not None:
             taken |= _written(trace, parts, i, access)
     return taken
+
+
+def gathers_of(trace: Trace, parts: Sequence[Flow], apart: Collection[Node]) -> dict[Node, Access]:
+    """Return what an index reads for elementwise kernels alone: they can read it themselves."""
+    owns = [_mine, trace.pairs.__getitem__]
+    found = dict[Node, Access]()
+    for node in (p.nodes[0] for p in parts if p.called):
+        access = gather_of(trace, node) if node not in apart else None
+        if access is None or any(base_of(trace, r) is node for r in trace.results):
+            continue
+        pairs = [(p, n) for p in parts for n in p.inputs if base_of(trace, n) is node]
+        kernels = [(p, n) for p, n in pairs if not (p.called and is_view(p.nodes[0]))]
+        plain = all(p.plain for p, _ in kernels)
+        if plain and all(is_addressed(trace, access, n, owns) for _, n in kernels):
+            found[node] = access
+    return found
 
 
 def _written(

@@ -86,8 +86,9 @@ def require_results(
         found = run(tensors)
     for name, exact in zip(graph.outputs, wanted, strict=True):
         right = np.asarray(exact.over(graph.values[name].type.names).parts[0], np.float64)
-        if own := indexed.get(name):
-            right = scattered(own, names[name], (memory[name], memory[own.by]), right)
+        if name in indexed:
+            pair = memory[name], memory[indexed[name].by]
+            right = scattered(indexed[name], names[name], pair, right)
         scale = np.nanmax(np.abs(right), initial=1e-300)
         if not np.allclose(found[name], right, rtol=0, atol=CLOSE * scale, equal_nan=True):
             raise PlanError(f"the tile program of {name} differs from its muGraph at {sizes}")

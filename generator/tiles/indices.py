@@ -59,7 +59,7 @@ def scattered(
 ) -> Array:
     """Return a tensor in memory with what a program writes."""
     inside, at = addressed(own, names, grid(value.shape, names), given)
-    made = given[0].copy()
+    made: Array = given[0].copy()
     made[tuple(x[inside] for x in at)] = np.broadcast_to(value, inside.shape)[inside]
     return made
 
