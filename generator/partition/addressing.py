@@ -55,7 +55,7 @@ def require_rows(part: Part, recipe: Recipe) -> None:
             rows(step, mine)
         else:
             call(step, mine, extents)
-    launch(part.step(recipe, "kernel"), mine, extents, partial(_run, recipe))
+    launch(part.step(recipe, "kernel"), mine, extents, partial(by_reference, recipe))
     for step in (*_steps(part, addressed=False), *_behind(part)):
         call(step, theirs, extents)
     whole = {trace.name(p.whole) for p in part.places.values() if p.write}
@@ -77,7 +77,7 @@ def _numbers(value: Any, rows: int, generator: torch.Generator, *, wraps: bool) 
     return drawn.reshape(tuple(value.shape)).to(value.dtype)
 
 
-def _run(
+def by_reference(
     recipe: Recipe, given: Sequence[torch.Tensor], into: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor]:
     """Compute a kernel by its recipe's reference, with the rows that index tensors say."""

@@ -63,9 +63,9 @@ class Place:
         assert self.write is not None
         made = self.write.standing_in(trace, own)
         if self.joined is not None:
-            made = made.view(shape_of(own(self.joined)))
+            made = _viewed(made, own(self.joined))
             made = made.narrow(self.dim, self.start, self.end - self.start)
-        return made.view(shape_of(own(value)))
+        return _viewed(made, own(value))
 
     def strides(self, trace: Trace, value: Node, own: Own) -> tuple[int, ...]:
         """Return the strides of a result in its place, in one of the two traces.
@@ -95,7 +95,7 @@ class Place:
         """Return a range of a cat that is written into rows: what the rows are seen as, and it."""
         assert self.write is not None
         assert self.joined is not None
-        whole = self.write.standing_in(trace, _mine).view(shape_of(self.joined))
+        whole = _viewed(self.write.standing_in(trace, _mine), self.joined)
         found, shape = numbered(whole), trace.shape(self.joined)
         shape[found[0] : found[-1] + 1] = [trace.shape(self.whole)[self.write.dim]]
         dim = self.dim % len(shape_of(self.joined))
@@ -254,6 +254,11 @@ def _copied(
             place = Place(call, to)
             place.strides(trace, value, _mine)
             yield value, place
+
+
+def _viewed(seen: torch.Tensor, like: Node) -> torch.Tensor:
+    """Return a tensor with a value's extents; dims of one element keep their strides."""
+    return seen if tuple(seen.shape) == shape_of(like) else seen.view(shape_of(like))
 
 
 def _mine(node: Node) -> Node:

@@ -33,11 +33,12 @@ def addressed(
     `given` is the tensor and its index, `names` are the dims that a program gives the tensor.
     """
     memory, index = given
-    at = index[tuple(places[d] for d in own.dims)].astype(np.int64)
-    row = rows_of(own, at, memory.shape[own.place])
+    said = np.asarray(index[tuple(places[d] for d in own.dims)]).astype(np.int64)
+    row = rows_of(own, said, memory.shape[own.place])
     order = [places[d] for d in names if d not in own.dims]
     order.insert(own.place, np.maximum(row, 0))
-    return np.asarray(row >= 0), tuple(np.broadcast_arrays(*order))
+    at, *more = np.broadcast_arrays(row >= 0, *order)
+    return np.asarray(at), tuple(more)
 
 
 def grid(shape: Sequence[int], names: Sequence[str]) -> dict[str, Whole]:
@@ -77,8 +78,9 @@ def draws(
         count = int(np.prod(shape, dtype=np.int64))
         rows[own.by] = max(ROWS, count + BEYOND, rows.get(own.by, 0))
         said = rng.permutation(rows[own.by])[:count]
-        said[1::4] -= rows[own.by]
-        said[2::4] += rows[own.by]
+        first = len(rows) % 4  # of other elements than the index tensor before
+        said[first::4] -= rows[own.by]
+        said[(first + 1) % 4 :: 4] += rows[own.by]
         yield own.by, said.reshape(shape).astype(np.float64)
     for tensor, own in indexed.items():
         memory = [n for d, n in dims[tensor].items() if d not in own.dims]
