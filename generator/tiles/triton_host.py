@@ -106,8 +106,9 @@ class Host:
             else:
                 w.write(*(f"{d} = {n.name}.shape[{names.index(d)}]" for d in new))
             known |= {*new}
-        for n in (n for n in self.graph.inputs if n.optional):
-            self.line(f"{n.name} = {self.zeros(n)} if {n.name} is None else {n.name}")
+        for node in (n for n in self.graph.inputs if n.optional):
+            name = node.name
+            self.line(f"{name} = {self.zeros(node)} if {name} is None else {name}")
         rows = [f'("{n.name}", {n.name}, {tuple_of(n.dims)})' for n in self.tensors]
         if not rows[1:]:
             return
