@@ -248,6 +248,7 @@ def _recorded(request: Request, choice: Choice, candidates: Candidates) -> Kerne
         search=SearchSummary(counts.states, counts.candidates, candidates.proved),
         proof=Proof((), 0.0),
         accuracy=choice.accuracy,
+        indexed=recipe.indexed,
     )
     graph = choice.ranked.graph
     if choice.plan is None:

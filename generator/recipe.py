@@ -28,7 +28,7 @@ from mirage_kernels.generator.frontend.declarations import (
 from mirage_kernels.generator.frontend.options import Form
 from mirage_kernels.generator.frontend.options import form as form
 from mirage_kernels.generator.frontend.symbolic import Tensor, unknown_operator
-from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType
+from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Indexed, Level, TensorType
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ class Recipe:
     `also` names results beside the output, which the program returns behind it; where it is
     computed from them they are stored on the way. Weights that are `stacked` may also come as
     slices of stacks, of which every token has its own. `strided` says that tensors lie apart in
-    memory: only schedules that take any strides serve then.
+    memory: only schedules that take any strides serve then; so do tensors that are `indexed`.
     """
 
     inputs: Mapping[str, str]
@@ -105,6 +105,7 @@ class Recipe:
     also: Mapping[str, str] = field(default_factory=dict)
     stacked: tuple[str, ...] = ()
     strided: bool = False
+    indexed: tuple[Indexed, ...] = ()
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
     name: str = ""
     program: Program = _no_program

@@ -32,6 +32,7 @@ TYPES = {  # of tensors, by their names in signatures
     "bf16": torch.bfloat16,
     "fp32": torch.float32,
     "int32": torch.int32,
+    "int64": torch.int64,
     "bool": torch.bool,
 }
 
@@ -89,12 +90,17 @@ class ProgramKernel:
                 found.update(zip(wanted["dims"], tensor.shape, strict=True))
         return found
 
-    def results(self, given: Sequence[Tensor | None]) -> list[Tensor]:
-        """Return tensors for the results, not yet computed."""
+    def results(
+        self, given: Sequence[Tensor | None], into: Sequence[Tensor | None] = ()
+    ) -> list[Tensor]:
+        """Return tensors for the results, not yet computed: those of `into`, and new ones."""
         sizes, like = self.sizes(given), next(t for t in given if t is not None)
+        wanted = self.signature["results"]
         return [
             like.new_empty([sizes[d] for d in made["dims"]], dtype=TYPES[made["dtype"]])
-            for made in self.signature["results"]
+            if there is None
+            else there
+            for made, there in zip(wanted, into or [None] * len(wanted), strict=True)
         ]
 
     def run(
@@ -105,6 +111,8 @@ class ProgramKernel:
     ) -> None:
         """Launch the kernel on the current stream; it writes its results, which may lie apart."""
         sizes, wanted_at = self.sizes(given), made
+        for wanted, tensor in zip(self.signature["results"], made, strict=True):
+            sizes.update(zip(wanted["dims"], tensor.shape, strict=True))
         if self.signature.get("layout") == "rows":  # these write side by side
             made = [
                 t if _is_row(t) else torch.empty_like(t, memory_format=torch.contiguous_format)
@@ -328,8 +336,7 @@ def _launched(
     if not any(place is not None for place in into):
         made: list[Tensor] = torch.ops.mirage_kernels.run_program(key, tensors, [])
         return made
-    own = _kernels[key].results(tensors)
-    results = [new if place is None else place for new, place in zip(own, into, strict=True)]
+    results = _kernels[key].results(tensors, into)
     torch.ops.mirage_kernels.run_program_into(key, tensors, results)
     return results
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ Values = dict[str, Any]  # tensors by name
 Extents = Mapping[str, int]
 # Runs a kernel by its symbol: its results, those that are given written there.
 Kernel = Callable[[str, Sequence[Tensor], Sequence[Tensor | None]], Sequence[Tensor]]
+Launch = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Sequence[Tensor]]
 
 
 @cache
@@ -59,6 +60,68 @@ def join(step: Mapping[str, Any], values: Values) -> None:
         to = whole.narrow(part["dim"], part["start"], part["size"])
         to.copy_(values[part["piece"]])
     values[step["result"]] = whole
+
+
+def rows(step: Mapping[str, Any], values: Values) -> None:
+    """Name a stand-in for rows of a tensor that an index says: views of it are views of those.
+
+    Kernels find the rows themselves, so it has the index tensor's dims without their strides.
+    """
+    table, dim, index = values[step["rows"]], step["dim"], values[step["index"]]
+    sizes, strides = [*table.shape], [*table.stride()]
+    sizes[dim : dim + 1], strides[dim : dim + 1] = index.shape, (0,) * index.dim()
+    values[step["result"]] = table.as_strided(sizes, strides)
+
+
+def in_memory(seen: Tensor, at: Mapping[str, Any], values: Values) -> Tensor:
+    """Return what a stand-in shows of all rows: these are in the place of the index's dims."""
+    table, (first, count) = values[at["of"]], at["dims"]
+    sizes, strides = [*seen.shape], [*seen.stride()]
+    sizes[first : first + count] = [table.shape[at["dim"]]]
+    strides[first : first + count] = [table.stride(at["dim"])]
+    return seen.as_strided(sizes, strides, seen.storage_offset())
+
+
+def launch(step: Mapping[str, Any], values: Values, extents: Extents, kernel: Launch) -> None:
+    """Run a step that is a kernel and keep its results under their names."""
+    given = []
+    for wanted in step["inputs"]:
+        tensor, shape = values[wanted["value"]], decoded(wanted["shape"], {}, extents, None)
+        if "rows" in wanted:
+            shaped = in_memory(tensor.view(shape), wanted["rows"], values)
+        else:
+            shaped = tensor.expand(shape) if wanted["one"] else tensor.reshape(shape)
+        given.append(shaped.permute(wanted["order"]) if "order" in wanted else shaped)
+    into = [_place(r, given[0], values, extents) for r in step["results"]]
+    made = kernel(given, into)
+    for tensor, result in zip(made, step["results"], strict=True):
+        if result.get("into", {}).get("scattered"):
+            values[result["value"]] = tensor  # nothing takes it from here
+            continue
+        shape = decoded(result["shape"], {}, extents, None)
+        dtype = getattr(torch, result["dtype"])
+        values[result["value"]] = tensor.reshape(shape).to(dtype)
+
+
+def _place(
+    result: Mapping[str, Any], like: Tensor, values: Values, extents: Extents
+) -> Tensor | None:
+    """Return where a result is written: a tensor, or a part of one that this makes.
+
+    None for a tensor of its own.
+    """
+    place = result.get("into")
+    if place is None:
+        return None
+    if place["value"] not in values:
+        dtype, shape = getattr(torch, result["dtype"]), decoded(place["shape"], {}, extents, None)
+        values[place["value"]] = like.new_empty(shape, dtype=dtype)
+    part: Tensor = values[place["value"]]
+    if "seen" in place:
+        part = part.view(decoded(place["seen"], {}, extents, None))
+    if "dim" in place:
+        part = part.narrow(place["dim"], place["start"], place["size"])
+    return part.view(decoded(place["as"], {}, extents, None))
 
 
 def extents_of(inputs: Sequence[Mapping[str, Any]], given: Values) -> dict[str, int]:
@@ -143,7 +206,10 @@ class SteppedProgram:
         values = dict(given)
         for step in way_of(document, extents)["steps"]:
             if "kernel" in step:
-                self._launch(f"{document['arch']}/{step['kernel']}", step, values, extents)
+                key = f"{document['arch']}/{step['kernel']}"
+                launch(step, values, extents, partial(self.kernel, key))
+            elif "rows" in step:
+                rows(step, values)
             elif "join" in step:
                 join(step, values)
             else:
@@ -151,41 +217,6 @@ class SteppedProgram:
             for name in step["last"]:  # a value's memory serves the next ones
                 del values[name]
         return tuple(values[name] for name in document["results"])
-
-    def _launch(self, key: str, step: Mapping[str, Any], values: Values, extents: Extents) -> None:
-        given = []
-        for wanted in step["inputs"]:
-            tensor, shape = values[wanted["value"]], decoded(wanted["shape"], {}, extents, None)
-            shaped = tensor.expand(shape) if wanted["one"] else tensor.reshape(shape)
-            given.append(shaped.permute(wanted["order"]) if "order" in wanted else shaped)
-        into = [self._place(r, given[0], values, extents) for r in step["results"]]
-        made = self.kernel(key, given, into)
-        for tensor, result in zip(made, step["results"], strict=True):
-            shape = decoded(result["shape"], {}, extents, None)
-            dtype = getattr(torch, result["dtype"])
-            values[result["value"]] = tensor.reshape(shape).to(dtype)
-
-    @staticmethod
-    def _place(
-        result: Mapping[str, Any], like: Tensor, values: Values, extents: Extents
-    ) -> Tensor | None:
-        """Return where a result is written: a tensor, or a part of one that this makes.
-
-        None for a tensor of its own.
-        """
-        place = result.get("into")
-        if place is None:
-            return None
-        if place["value"] not in values:
-            dtype, shape = (
-                getattr(torch, result["dtype"]),
-                decoded(place["shape"], {}, extents, None),
-            )
-            values[place["value"]] = like.new_empty(shape, dtype=dtype)
-        part: Tensor = values[place["value"]]
-        if "dim" in place:
-            part = part.narrow(place["dim"], place["start"], place["size"])
-        return part.view(decoded(place["as"], {}, extents, None))
 
 
 def way_of(document: Mapping[str, Any], extents: Extents) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ Inputs = dict[str, torch.Tensor]
 class Program:
     """A function of tensors, the shapes of these, and the rows at which it is measured.
 
-    `at` has whole numbers: tensors of the values that it gives.
+    `at` has tensors of whole numbers, each one more than the one before: the first.
     """
 
     name: str
@@ -51,8 +51,10 @@ class Program:
         made: Inputs = {}
         for i, (name, sizes) in enumerate(self.sizes(rows).items()):
             if name in self.at or device == "meta":
-                kind = torch.int64 if name in self.at else dtype
-                made[name] = torch.full(sizes, self.at.get(name, 0), dtype=kind, device=device)
+                made[name] = torch.empty(sizes, dtype=dtype, device=device)
+                if name in self.at:
+                    numbers = torch.arange(made[name].numel(), device=device)
+                    made[name] = (numbers + self.at[name]).reshape(sizes)
                 continue
             generator = torch.Generator(device).manual_seed(i)
             drawn = torch.randn(sizes, generator=generator, device=device)

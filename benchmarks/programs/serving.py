@@ -11,6 +11,7 @@ from programs import Size, program
 ROWS = (1, 16, 64)
 K, N, HEADS, KV_HEADS, DIM = 4096, 14336, 32, 8, 128
 KEYS = 1024  # in the cache of a decoder layer
+POSITIONS, SLOTS = 8192, 65536  # rows of tables of a rotation, of a cache for all sequences
 
 
 def _rms(x: Tensor, weight: Tensor) -> Tensor:
@@ -127,6 +128,37 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
 
 
+@program(
+    "serving/rope_append",
+    rows=ROWS,
+    at={"positions": KEYS, "slots": SLOTS // 2},
+    q=("M", HEADS * DIM),
+    k=("M", KV_HEADS * DIM),
+    v=("M", KV_HEADS * DIM),
+    cos=(POSITIONS, DIM),
+    sin=(POSITIONS, DIM),
+    positions=("M",),
+    keys=(SLOTS, KV_HEADS, DIM),
+    values=(SLOTS, KV_HEADS, DIM),
+    slots=("M",),
+)
+def rope_append(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+) -> Tensor:
+    at = [table[positions].unsqueeze(1) for table in (cos, sin)]
+    keys[slots] = _rotated(k.view(-1, KV_HEADS, DIM), *at)
+    values[slots] = v.view(-1, KV_HEADS, DIM)
+    return _rotated(q.view(-1, HEADS, DIM), *at).view(-1, HEADS * DIM)
+
+
 LAYER: dict[str, tuple[Size, ...]] = {
     "x": ("M", K),
     "wq": (K, K),
@@ -187,6 +219,36 @@ def llama_layer(
     sin: Tensor,
 ) -> Tensor:
     return _layer(dict(locals()))
+
+
+@program(
+    "serving/llama_layer_by_position",
+    rows=ROWS,
+    at={"position": KEYS - 1, "positions": KEYS},
+    **{**LAYER, "cos": (POSITIONS, DIM), "sin": (POSITIONS, DIM), "positions": ("M",)},
+)
+def llama_layer_by_position(
+    x: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+    before: Tensor,
+    behind: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    position: Tensor,
+    mask: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+) -> Tensor:
+    tables = {"cos": cos, "sin": sin}
+    at = {name: table[positions].view(-1, 1, 1, DIM) for name, table in tables.items()}
+    return _layer({**locals(), **at})
 
 
 @program("serving/qwen3_layer", rows=ROWS, at={"position": KEYS - 1}, nq=(DIM,), nk=(DIM,), **LAYER)

@@ -22,6 +22,7 @@ import torch
 import mirage_kernels
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.ir.indexed import RESULT
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.triton import triton_of
 from mirage_kernels.program_steps import SteppedProgram
@@ -89,8 +90,14 @@ def of_folder(folder: Path, dtype: DType, texts: Path) -> Iterator[Case]:
     records = [load_record(path) for path in folder.glob(f"*/*/*_{dtype.value}.json")]
     functions = {f"{r.arch}/{r.recipe}_{r.stem}": function_of(r, texts) for r in records}
 
-    def launched(key: str, given: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        return several(functions[key](*given))
+    indexed = {f"{r.arch}/{r.recipe}_{r.stem}": [x.tensor for x in r.indexed] for r in records}
+
+    def launched(
+        key: str, given: Sequence[torch.Tensor], into: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor]:
+        rows = [x for i, x in enumerate(into) if f"{RESULT}{i}" in indexed[key]]
+        made = zip(several(functions[key](*given, *rows)), into, strict=True)
+        return [x if to is None or x is to else to.copy_(x) for x, to in made]
 
     for program in PROGRAMS.values():
         for path in sorted(folder.glob(f"*/{program.recipe}_{dtype.value}_*.program.json"))[:1]:

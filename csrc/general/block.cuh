@@ -64,6 +64,16 @@ __device__ int64_t along(int index, int64_t stride) {
   return kAligned ? int64_t(index) * static_cast<int>(stride) : index * stride;
 }
 
+// The row of a tensor that an index tensor says at `index`; -1 where it is none of the `rows`, or
+// not wanted. Negative numbers count from the last row if it `kWraps`.
+template <bool kWraps, class Index>
+__device__ int64_t row_of(const Index* index, bool wanted, int64_t rows) {
+  if (!wanted) return -1;
+  const int64_t given = *index;
+  const int64_t row = kWraps && given < 0 ? given + rows : given;
+  return row >= 0 && row < rows ? row : -1;
+}
+
 // A vector of a tensor in device memory, zeros where it is not wanted. The compiler keeps such
 // reads in front of what uses them, so that they are under way at once.
 template <int kWidth, class T>

@@ -37,8 +37,10 @@ from mirage_kernels.generator.frontend.positional.lower import (
     sizes_of,
 )
 from mirage_kernels.generator.frontend.positional.program import Program, Step
+from mirage_kernels.generator.frontend.rows import Rows, indexed_of
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
-from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.ir import DType, Graph, Indexed
+from mirage_kernels.generator.ir.indexed import RESULT
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 if TYPE_CHECKING:
@@ -85,6 +87,7 @@ class Portion:
     where: Callable[[Any], str]  # a node is called in the source
     shapes: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of inputs side by side
     strides: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of others and of results
+    indexed: Mapping[Any, Rows] = field(default_factory=dict)  # inputs and results
 
 
 def portions_recipe(
@@ -130,6 +133,7 @@ class Traced:
     dynamic: tuple[str, ...]
     shapes: tuple[tuple[int | str, ...], ...]
     strided: bool = False  # something lies apart in memory that fast schedules take side by side
+    indexed: tuple[Indexed, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -232,8 +236,15 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
     strided = any(gaps[len(given) :]) or any(
         own and not are_rows(rows, named) for rows, own in zip(renamed.inputs, gaps, strict=False)
     )
+    ends = [*portion.inputs, *portion.results]
+    layouts = [*renamed.inputs, *renamed.outputs]
+    rows = [portion.indexed.get(n) for n in ends]
+    gaps += [own.apart(layout) for own, layout in zip(rows, layouts, strict=True) if own]
     lowered = merged(renamed, named, {*chain(*gaps)})
-    return Traced(lowered, tuple(names), tuple(dtypes), named, shapes, strided=strided)
+    called = (*names, *(f"{RESULT}{i}" for i in range(len(results))))
+    indexed = indexed_of(zip(called, rows, (*lowered.inputs, *lowered.outputs), strict=True))
+    strided = strided or bool(indexed)
+    return Traced(lowered, tuple(names), tuple(dtypes), named, shapes, strided, indexed)
 
 
 def _lowered(program: Program) -> Lowered:
@@ -351,6 +362,7 @@ def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
         dynamic=dict.fromkeys(traced.dynamic, BOUND),
         reference=function,
         strided=traced.strided,
+        indexed=traced.indexed,
         shapes=(Shape("the example inputs", static),),
     )
     return declared(program)

@@ -16,6 +16,9 @@ from mirage_kernels.generator.ir.graph import Value as Value
 from mirage_kernels.generator.ir.graph import join_phases as join_phases
 from mirage_kernels.generator.ir.graph import parts_of as parts_of
 from mirage_kernels.generator.ir.graph import phases_of as phases_of
+from mirage_kernels.generator.ir.indexed import Indexed as Indexed
+from mirage_kernels.generator.ir.indexed import index_tensors as index_tensors
+from mirage_kernels.generator.ir.indexed import of_results as of_results
 from mirage_kernels.generator.ir.infer import check as check
 from mirage_kernels.generator.ir.infer import count as count
 from mirage_kernels.generator.ir.infer import result_type as result_type

@@ -48,7 +48,8 @@ def cut_again(
     def make(recipe: Recipe) -> Result:
         request = Request(recipe, recipe.shapes[0], dtype, arch)
         record = kernels.get(recipe.name)
-        if record is None or record.shape != {n: request.shape.dims[n] for n in recipe.static_dims}:
+        shape = {n: request.shape.dims[n] for n in recipe.static_dims}
+        if record is None or (record.shape, record.indexed) != (shape, recipe.indexed):
             raise SearchError(f"there is no kernel {recipe.name}", "generate the function anew")
         return Result(request, record, NOTHING, {})
 

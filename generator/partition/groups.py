@@ -107,6 +107,7 @@ class Cuts:
     calls: set[Node] = field(default_factory=set)  # PyTorch's, besides those that have no form
     parted: set[Node] = field(default_factory=set)  # cats whose pieces are of several kernels
     apart: set[Node] = field(default_factory=set)  # sums that are no second result of a kernel
+    rows: set[Node] = field(default_factory=set)  # reads and writes by an index that are PyTorch's
 
 
 class Grouping:
@@ -124,6 +125,7 @@ class Grouping:
     ) -> None:
         cuts = cuts or Cuts()
         self.trace, self.few, self.alone, self.first = trace, few, cuts.alone, cuts.first
+        self.rows = cuts.rows
         self.calls = {*cuts.calls, *trace.refused}
         self.groups: list[Group] = []
         self.of: dict[Node, Group] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,24 @@ from mirage_kernels.generator.frontend.from_torch import (
     portions_recipe,
 )
 from mirage_kernels.generator.frontend.positional.lower import Layout, sizes_of
+from mirage_kernels.generator.ir import index_tensors
+from mirage_kernels.generator.ir.indexed import RESULT
 from mirage_kernels.generator.partition.groups import Group, Grouping, Kind, ordered, reduces
-from mirage_kernels.generator.partition.places import Flow, Place, join_step, places_of, views_first
+from mirage_kernels.generator.partition.indices import (
+    Access,
+    numbered,
+    rows_step,
+    strides_in_memory,
+)
+from mirage_kernels.generator.partition.places import (
+    Flow,
+    Place,
+    gathers_of,
+    join_step,
+    passed_over,
+    places_of,
+    views_first,
+)
 from mirage_kernels.generator.partition.trace import Node, Size, Trace, base_of, is_view
 from mirage_kernels.generator.partition.views import Own, in_its_order, looked_at, strides_of
 from mirage_kernels.generator.recipe import Recipe
@@ -39,11 +55,31 @@ class Part:
     inputs: tuple[Node, ...]
     results: tuple[Node, ...]
     places: Mapping[Node, Place] = field(default_factory=dict)  # of results, or what a cat joins
+    gathers: Mapping[Node, Access] = field(default_factory=dict)  # of inputs, or of its own node
 
     @property
     def key(self) -> frozenset[Node]:
-        """What its kernel depends on: its nodes, and what its results are parts of."""
-        return frozenset((*self.nodes, *(p.whole for p in self.places.values())))
+        """What its kernel depends on: its nodes, what its results are parts of, what it gathers."""
+        wholes = (p.whole for p in self.places.values())
+        return frozenset((*self.nodes, *wholes, *(x.node for x in self.indexed.values())))
+
+    @property
+    def flow(self) -> Flow:
+        """What it computes, takes and gives."""
+        kinds = self.kind is Kind.CALL, self.kind is Kind.CHAIN
+        return Flow(self.nodes, self.taken, self.results, *kinds)
+
+    @property
+    def indexed(self) -> dict[Node, Access]:
+        """Inputs and results whose rows an index tensor says."""
+        written = {n: p.write for n, p in self.places.items() if p.write and n in self.results}
+        return {**self.gathers, **written}
+
+    @property
+    def taken(self) -> list[Node]:
+        """The values that it takes, tables and index tensors among them."""
+        more = (n for x in self.indexed.values() for n in (x.table, x.index))
+        return [*dict.fromkeys((*self.inputs, *more))]
 
     @property
     def computing(self) -> list[Node]:
@@ -53,6 +89,8 @@ class Part:
     @property
     def runs(self) -> bool:
         """Say whether it is more than views, and no copy of what kernels write there."""
+        if self.kind is Kind.CALL and self.gathers:
+            return False
         written = self.kind is Kind.CALL and self.places
         return bool(self.computing) and not (written and not self.called()["copies"])
 
@@ -66,13 +104,14 @@ class Part:
         """Return its recipe; raises RecipeError for what kernels cannot be made of."""
         names = {n: self.trace.name(n) for n in self.inputs}
         dynamic: dict[str, dict[int, str]] = {}
-        rows: dict[str, int] = {}
+        extents: dict[str, int] = {}
         for node, own in names.items():
             for at, size in enumerate(self.trace.shape(node)):
                 if isinstance(size, dict):
                     dim = _dim(size)
                     dynamic.setdefault(own, {})[at] = dim
-                    rows[dim] = ROWS * int(size["times"])
+                    extents[dim] = ROWS * int(size["times"])
+        rows = self.indexed.items()
         both: list[Callable[[Node], Node]] = [lambda n: n, self.trace.pairs.__getitem__]
         portions = [
             Portion(
@@ -83,10 +122,12 @@ class Part:
                 self.trace.where,
                 {own(n): shape for n in self.inputs if (shape := self.stored(n, own))},
                 {own(n): strides for n, strides in self.strides(own)},
+                {own(n): access.rows(self.trace, *self.addressed(n, own)) for n, access in rows},
             )
             for own in both[: 1 + bool(dynamic)]
         ]
-        return portions_recipe(name, self.reference(), portions, dynamic, rows=rows, is_part=True)
+        run = self.reference()
+        return portions_recipe(name, run, portions, dynamic, rows=extents, is_part=True)
 
     def stored(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
         """Return the extents of an input that lies side by side: one that a kernel stored.
@@ -96,7 +137,7 @@ class Part:
         """
         if not self.is_one(node):
             shape = own(node).meta["val"].shape
-            apart = node in self.trace.inputs or self.is_seen(node)
+            apart = node in self.trace.inputs or self.is_seen(node) or node in self.gathers
             return () if apart else tuple(map(int, shape)) or (1,)
         last = {int(u.meta["val"].shape[-1]) for u in self.trace.users(node) if u in self.nodes}
         if len(last) != 1 or any(reduces(u) or is_view(u) for u in self.trace.users(node)):
@@ -105,8 +146,19 @@ class Part:
 
     def strides(self, own: Own) -> Iterator[tuple[Node, tuple[int, ...]]]:
         """Yield inputs that PyTorch looks at, and results that have a place, with their strides."""
-        yield from ((n, strides_of(self.trace, n, own)) for n in self.inputs if self.is_seen(n))
+        seen = (n for n in self.inputs if self.is_seen(n) and n not in self.gathers)
+        yield from ((n, strides_of(self.trace, n, own)) for n in seen)
+        yield from (
+            (n, strides_in_memory(access.seen(self.trace, n, own)))
+            for n, access in self.gathers.items()
+        )
         yield from ((n, place.strides(self.trace, n, own)) for n, place in self.places.items())
+
+    def addressed(self, node: Node, own: Own) -> tuple[str, torch.Tensor]:
+        """Return an input or a result whose rows an index says: its name, and how it lies."""
+        if node in self.gathers:
+            return self.trace.name(node), self.gathers[node].seen(self.trace, node, own)
+        return self.trace.name(node), self.places[node].seen(self.trace, node, own)
 
     def is_seen(self, node: Node) -> bool:
         """Say whether an input is a view that PyTorch makes."""
@@ -139,6 +191,8 @@ class Part:
     def called(self) -> Step:
         """Return how a program runs its node by PyTorch."""
         (node,) = self.nodes
+        if self.gathers:
+            return rows_step(self.trace, self.gathers[node])
         if self.places:
             return join_step(self.trace, node, self.places)
         return self.trace.call(node)
@@ -158,8 +212,10 @@ class Part:
                     "one": self.is_one(by_name[n]),
                 }
                 | ({} if [*orders[n]] == sorted(orders[n]) else {"order": [*orders[n]]})
+                | self._rows(by_name[n], layout)
                 for n, layout in function.layouts.items()
-            ],
+            ]
+            + [*self._indices(recipe, sizes)],
             "results": [
                 {
                     "value": self.trace.name(n),
@@ -171,12 +227,43 @@ class Part:
             ],
         }
 
+    def _rows(self, node: Node, layout: Layout) -> Step:
+        """Return which dims of an input stand in for a table's rows, nothing for other inputs."""
+        if node not in self.gathers:
+            return {}
+        access, (name, seen) = self.gathers[node], self.addressed(node, _same)
+        rows = access.rows(self.trace, name, seen)
+        dims = [rows.place(layout), len(rows.numbers(layout))]
+        return {"rows": {"of": self.trace.name(access.table), "dim": access.dim, "dims": dims}}
+
+    def _indices(self, recipe: Recipe, sizes: Mapping[str, int]) -> Iterator[Step]:
+        """Yield the index tensors that a kernel takes behind its inputs, each once."""
+        function = recipe.reference
+        assert isinstance(function, TracedFunction)
+        results = function.traced.lowered.outputs
+        names = {self.trace.name(n): n for n in self.inputs}
+        layouts = {name: (names[name], x) for name, x in function.layouts.items()}
+        layouts |= {f"{RESULT}{i}": (n, results[i]) for i, n in enumerate(self.results)}
+        for own in index_tensors(recipe.indexed):
+            node, layout = layouts[own.tensor]
+            dims, shape = numbered(self.addressed(node, _same)[1]), self.trace.shape(node)
+            pairs = [layout[d] for d in dims], [shape[d] for d in dims]
+            index = self.trace.name(self.indexed[node].index)
+            yield {"value": index, "shape": [*_extents(*pairs, sizes)], "one": False}
+
     def _into(self, node: Node, layout: Layout, sizes: Mapping[str, int]) -> Step:
         """Return where a result goes that is a part of another tensor, and its kernel's extents."""
         if node not in self.places:
             return {}
-        own = [*_extents(layout, self.trace.shape(node), sizes)]
-        return {"into": self.places[node].data(self.trace) | {"as": own}}
+        place, shape = self.places[node], self.trace.shape(node)
+        own = [*_extents(layout, shape, sizes)]
+        if place.write is not None:
+            name, seen = self.addressed(node, _same)
+            rows = place.write.rows(self.trace, name, seen)
+            at, count = rows.place(layout), len(rows.numbers(layout))
+            own[at : at + count] = [self.trace.shape(place.whole)[place.write.dim]]
+        scattered = {"scattered": True} if place.write is not None else {}
+        return {"into": place.data(self.trace) | {"as": own} | scattered}
 
 
 def _dim(size: Mapping[str, Any]) -> str:
@@ -188,11 +275,15 @@ def _extents(
     layout: Sequence[Sequence[str]], shape: Sequence[Size], sizes: Mapping[str, int]
 ) -> Iterator[Size]:
     """Yield the extents of an input with the dims that its recipe gives it."""
-    for row, size in zip(layout, shape or [1], strict=True):
+    for row, size in zip(layout, shape or [1] * len(layout), strict=True):
         if isinstance(size, dict):
             yield size
         else:
             yield from (sizes[dim] for dim in row)
+
+
+def _same(node: Node) -> Node:
+    return node
 
 
 def dtype_name(node: Node) -> str:
@@ -230,21 +321,34 @@ def parts_of(grouping: Grouping) -> list[Part]:
         there.update(group.nodes)
     for result in trace.results:
         look(result)
-    return [*_placed(trace, made)]
+    return [*_placed(trace, [*_folded(trace, made, grouping.rows)], grouping.rows)]
 
 
-def _placed(trace: Trace, parts: Sequence[Part]) -> Iterator[Part]:
+def _folded(trace: Trace, parts: Sequence[Part], apart: Collection[Node]) -> Iterator[Part]:
+    """Yield parts; what an index reads for chains of kernels alone, they read themselves."""
+    folded = gathers_of(trace, [p.flow for p in parts], apart)
+    for part in parts:
+        own = {n: folded[b] for n in part.inputs if (b := base_of(trace, n)) in folded}
+        if part.kind is Kind.CALL:
+            own = {n: folded[n] for n in part.nodes if n in folded}
+        yield replace(part, gathers=own)
+
+
+def _placed(trace: Trace, parts: Sequence[Part], apart: Collection[Node]) -> Iterator[Part]:
     """Yield parts; kernels write results where a cat joins them, or where they are copied to."""
-    flows = [Flow(p.nodes, p.inputs, p.results, p.kind is Kind.CALL) for p in parts]
-    places, first = places_of(trace, flows), dict[int, list[int]]()
+    flows = [p.flow for p in parts]
+    places, first = places_of(trace, flows, apart), dict[int, list[int]]()
+    over = passed_over(trace, places)
     for view, kernel in views_first(trace, flows, places).items():
         first.setdefault(kernel, []).append(view)
     moved = {i for views in first.values() for i in views}
     order = (j for i in range(len(parts)) if i not in moved for j in (*first.get(i, ()), i))
-    for part in (parts[i] for i in order):
+    for part in (parts[i] for i in order if not {*parts[i].results} <= over):
         call = part.nodes[0] if part.kind is Kind.CALL else None
         own = {n: place for n, place in places.items() if n in part.results or place.call is call}
-        yield replace(part, places=own)
+        written = call is not None and any(p.write for p in own.values())
+        inputs = tuple({p.whole for p in own.values()}) if written else part.inputs
+        yield replace(part, places=own, inputs=inputs)
 
 
 def _kernel(grouping: Grouping, group: Group) -> Part:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.partition.indices import (
+    Access,
+    gather_of,
+    is_addressed,
+    numbered,
+    strides_in_memory,
+    write_of,
+)
 from mirage_kernels.generator.partition.pieces import extents, is_cat, joined_dim, ranges, shape_of
 from mirage_kernels.generator.partition.trace import (
     Node,
@@ -18,6 +27,9 @@ from mirage_kernels.generator.partition.trace import (
     mutates,
 )
 from mirage_kernels.generator.partition.views import Own, in_its_order, in_order, looked_at
+
+if TYPE_CHECKING:
+    import torch
 
 Step = dict[str, Any]
 WHOLE = -1  # in place of a dim: all of a tensor
@@ -31,6 +43,7 @@ class Flow:
     inputs: Sequence[Node]
     results: Sequence[Node]
     called: bool
+    plain: bool = False  # a kernel of elementwise functions and sums
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,17 @@ class Place:
     dim: int = WHOLE
     start: int = 0
     end: int = 0
+    write: Access | None = None  # rows that an index says
+    joined: Node | None = None  # a cat that is written so, its range is meant
+
+    def seen(self, trace: Trace, value: Node, own: Own) -> torch.Tensor:
+        """Return a result that is written by an index, in its place, without memory."""
+        assert self.write is not None
+        made = self.write.standing_in(trace, own)
+        if self.joined is not None:
+            made = _viewed(made, own(self.joined))
+            made = made.narrow(self.dim, self.start, self.end - self.start)
+        return _viewed(made, own(value))
 
     def strides(self, trace: Trace, value: Node, own: Own) -> tuple[int, ...]:
         """Return the strides of a result in its place, in one of the two traces.
@@ -50,6 +74,8 @@ class Place:
         """
         import torch
 
+        if self.write is not None:
+            return strides_in_memory(self.seen(trace, value, own))
         if self.dim == WHOLE:
             return in_order(looked_at(trace, self.whole, own).view(shape_of(own(value))))
         made = torch.empty(shape_of(own(self.whole)), device="meta")
@@ -61,11 +87,26 @@ class Place:
         if self.dim == WHOLE:
             return made
         part = {"dim": self.dim, "start": self.start, "size": self.end - self.start}
+        if self.write is not None:
+            return made | self._rows_of_pieces(trace, part)
         return made | {"shape": trace.shape(self.whole)} | part
 
+    def _rows_of_pieces(self, trace: Trace, part: Step) -> Step:
+        """Return a range of a cat that is written into rows: what the rows are seen as, and it."""
+        assert self.write is not None
+        assert self.joined is not None
+        whole = _viewed(self.write.standing_in(trace, _mine), self.joined)
+        found, shape = numbered(whole), trace.shape(self.joined)
+        shape[found[0] : found[-1] + 1] = [trace.shape(self.whole)[self.write.dim]]
+        dim = self.dim % len(shape_of(self.joined))
+        return {"seen": shape} | part | {"dim": dim - (len(found) - 1) * (dim > found[0])}
 
-def places_of(trace: Trace, parts: Sequence[Flow]) -> dict[Node, Place]:
-    """Return where the kernels of a program write, by their results."""
+
+def places_of(trace: Trace, parts: Sequence[Flow], apart: Collection[Node]) -> dict[Node, Place]:
+    """Return where the kernels of a program write, by their results.
+
+    What an index in `apart` says PyTorch writes.
+    """
     made = {n: i for i, p in enumerate(parts) if not p.called for n in p.results}
     changed = {memory_of(trace, n.all_input_nodes[0]) for n in trace.nodes if mutates(n)}
     kept = {memory_of(trace, n) for n in trace.results}
@@ -82,7 +123,97 @@ def places_of(trace: Trace, parts: Sequence[Flow]) -> dict[Node, Place]:
             own = types == {trace.dtype} and n not in {*taken, *changed, *kept}
             if own and made.get(n, i) < i:
                 taken[n] = place
+        access = write_of(trace, node) if node is not None and node not in apart else None
+        if access is not None:
+            taken |= _written(trace, parts, i, access)
     return taken
+
+
+def gathers_of(trace: Trace, parts: Sequence[Flow], apart: Collection[Node]) -> dict[Node, Access]:
+    """Return what an index reads for elementwise kernels alone: they can read it themselves."""
+    owns = [_mine, trace.pairs.__getitem__]
+    found = dict[Node, Access]()
+    for node in (p.nodes[0] for p in parts if p.called):
+        access = gather_of(trace, node) if node not in apart else None
+        if access is None or any(base_of(trace, r) is node for r in trace.results):
+            continue
+        pairs = [(p, n) for p in parts for n in p.inputs if base_of(trace, n) is node]
+        kernels = [(p, n) for p, n in pairs if not (p.called and is_view(p.nodes[0]))]
+        plain = all(p.plain for p, _ in kernels)
+        if plain and all(is_addressed(trace, access, n, owns) for _, n in kernels):
+            found[node] = access
+    return found
+
+
+def _written(
+    trace: Trace, parts: Sequence[Flow], at: int, access: Access
+) -> Iterator[tuple[Node, Place]]:
+    """Yield what elementwise kernels make that an index says the rows of, and nothing else takes.
+
+    Nothing between the two may take the tensor that is written, nor the kernels themselves.
+    """
+    assert access.value is not None
+    shape = tuple(access.standing_in(trace, _mine).shape)
+    whole, value = memory_of(trace, access.table), base_of(trace, access.value)
+    given = all(base_of(trace, n) in trace.inputs for n in (access.table, access.index))
+    if not given or shape_of(access.value) != shape or not _flows_only(trace, value, access.node):
+        return
+    if not in_its_order(looked_at(trace, access.value, _mine), value):
+        return
+    places = [(value, Place(access.node, access.table, write=access))]
+    if is_cat(value):
+        places = [
+            (n, replace(p, call=access.node, whole=access.table, write=access, joined=value))
+            for n, p in pieces(trace, value)
+        ]
+    first = [next((j for j, p in enumerate(parts) if n in p.results), at) for n, _ in places]
+    own = [parts[j] for j in first]
+    there = parts[min(first, default=at) : at]
+    between = [n for p in there for n in p.inputs if not (p.called and is_view(p.nodes[0]))]
+    fits = all(j < at and p.plain for j, p in zip(first, own, strict=True))
+    fits &= all(_flows_only(trace, n, value) for n, _ in places if n is not value)
+    types = {n.meta["val"].dtype for n in (access.table, *(n for n, _ in places))}
+    if not places or not fits or types != {trace.dtype}:
+        return
+    if any(memory_of(trace, n) is whole for n in between) or not _addressed(trace, places):
+        return
+    yield from places
+
+
+def _addressed(trace: Trace, places: Sequence[tuple[Node, Place]]) -> bool:
+    """Say whether kernels can write results in their places, at both extents of dynamic dims."""
+    owns = (_mine, trace.pairs.__getitem__)
+    with suppress(RecipeError, RuntimeError):
+        seen = [{numbered(p.seen(trace, n, own)) for own in owns} for n, p in places]
+        return all(len(found) == 1 for found in seen)
+    return False
+
+
+def _flows_only(trace: Trace, value: Node, user: Node) -> bool:
+    """Say whether one node takes a value or views of it, and nothing else does."""
+    todo, users = [value], set[Node]()
+    while todo:
+        node = todo.pop()
+        if node in trace.results:
+            return False
+        for u in trace.users(node):
+            todo += [u] if is_view(u) else []
+            users |= set() if is_view(u) else {u}
+    return users == {user}
+
+
+def passed_over(trace: Trace, places: Mapping[Node, Place]) -> set[Node]:
+    """Return the cats and views between results and the rows that an index says they go to."""
+    found = set[Node]()
+    for value, place in places.items():
+        node = value if place.write is None or place.joined is None else place.joined
+        todo = [] if place.write is None else [node]
+        found |= {node} if node is not value else set()
+        while todo:
+            views = [u for u in trace.users(todo.pop()) if is_view(u)]
+            found.update(views)
+            todo += views
+    return found
 
 
 def pieces(trace: Trace, cat: Node) -> Iterator[tuple[Node, Place]]:
@@ -125,6 +256,11 @@ def _copied(
             yield value, place
 
 
+def _viewed(seen: torch.Tensor, like: Node) -> torch.Tensor:
+    """Return a tensor with a value's extents; dims of one element keep their strides."""
+    return seen if tuple(seen.shape) == shape_of(like) else seen.view(shape_of(like))
+
+
 def _mine(node: Node) -> Node:
     return node
 
@@ -151,18 +287,21 @@ def views_first(
     made = {n: i for i, p in enumerate(parts) for n in p.results}
     first: dict[int, int] = {}
     for value, place in sorted(places.items(), key=lambda one: made[one[0]]):
-        node, way = place.whole, list[int]()
-        while place.dim == WHOLE and node not in trace.inputs:
-            way.insert(0, made[node])
-            node = node.all_input_nodes[0]
-        first.update((i, made[value]) for i in way if i > made[value] and i not in first)
+        ends = [place.whole] if place.dim == WHOLE or place.write else []
+        ends += [place.write.index] if place.write else []
+        for node in ends:
+            way = list[int]()
+            while node not in trace.inputs:
+                way.insert(0, made[node])
+                node = node.all_input_nodes[0]
+            first.update((i, made[value]) for i in way if i > made[value] and i not in first)
     return first
 
 
 def join_step(trace: Trace, call: Node, written: Mapping[Node, Place]) -> Step:
     """Return the step of a cat or copy of which kernels have written some parts."""
     if not is_cat(call):
-        (place,) = written.values()
+        place = next(iter(written.values()))
         return {"join": trace.name(place.whole), "copies": [], "result": trace.name(call)}
     left = [(n, place) for n, place in pieces(trace, call) if n not in written]
     copies = [place.data(trace) | {"piece": trace.name(n)} for n, place in left]

@@ -17,6 +17,7 @@ from mirage_kernels.generator.errors import (
 )
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType, dumps
+from mirage_kernels.generator.partition.addressing import require_rows
 from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind, reduces
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name, parts_of
 from mirage_kernels.generator.partition.products import PRODUCTS, factors, free_extents
@@ -168,16 +169,27 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
             result = made.kernels[nodes] = make(part.recipe(_free_name(made, part)))
             if result.record.no_plan:
                 made.reasons[nodes] = f"{result.record.recipe}: {result.record.no_plan}"
+            elif part.indexed:
+                require_rows(part, result.request.recipe)
         except NO_KERNEL as error:
             made.reasons[nodes] = error.sentence
-    products = [n for n in part.computing if operator_of(n) in PRODUCTS]
-    fast = nodes in made.kernels and not _is_slow(made.kernels[nodes], part)
-    if fast:
+            made.kernels.pop(nodes, None)
+    if nodes in made.kernels and not _is_slow(made.kernels[nodes], part):
         return True
+    _cut_otherwise(part, cuts)
+    return False
+
+
+def _cut_otherwise(part: Part, cuts: Cuts) -> None:
+    """Note what to cut otherwise for a part without a kernel."""
+    products = [n for n in part.computing if operator_of(n) in PRODUCTS]
     sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
     joined = [p.whole for p in part.places.values()]
     joined = [cat for cat in joined if joined.count(cat) > 1 and cat not in cuts.parted]
-    if joined:
+    rows = {x.node for x in part.indexed.values()} - cuts.rows
+    if rows:
+        cuts.rows.update(rows)
+    elif joined:
         cuts.parted.update(joined)
     elif len(sums) > 1 and len(part.results) > 1 and not {*sums} & cuts.apart:
         cuts.apart.add(sums[-1])
@@ -187,7 +199,6 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
         cuts.first.add(sums[-1])
     else:
         cuts.calls.update(part.computing)
-    return False
 
 
 def _is_slow(result: Result, part: Part) -> bool:
@@ -225,7 +236,7 @@ def _steps(made: Program, parts: Sequence[Part]) -> Iterator[Step]:
     kept = {trace.name(n) for n in trace.results}
     last: dict[str, int] = {}
     for i, part in enumerate(parts):
-        last |= dict.fromkeys((trace.name(n) for n in (*part.inputs, *part.results)), i)
+        last |= dict.fromkeys((trace.name(n) for n in (*part.taken, *part.results)), i)
     for i, part in enumerate(parts):
         if part.kind is Kind.CALL:
             step = part.called()

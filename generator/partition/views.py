@@ -31,24 +31,25 @@ def in_order(seen: torch.Tensor) -> tuple[int, ...]:
     return (*reversed(found),) or (1,)
 
 
-def looked_at(trace: Trace, node: Node, own: Callable[[Node], Node]) -> torch.Tensor:
+def looked_at(
+    trace: Trace, node: Node, own: Own, stored: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return a view of a tensor without memory, which lies side by side unless it is an input.
 
-    `own` says at which of the two extents of dynamic dims.
+    `own` says at which of the two extents of dynamic dims, `stored` how it lies otherwise.
     """
     import torch
 
     way, base = [node], base_of(trace, node)
     while way[0] is not base:
         way.insert(0, way[0].all_input_nodes[0])
-    stored, *views = way
-    value = own(stored).meta["val"]
-    whole = torch.empty(tuple(map(int, value.shape)), device="meta")
-    if stored in trace.inputs:
+    value = own(base).meta["val"]
+    whole = torch.empty(tuple(map(int, value.shape)), device="meta") if stored is None else stored
+    if base in trace.inputs and stored is None:
         whole = torch.empty_strided(whole.shape, value.stride(), device="meta")
-    values: dict[str, Any] = {trace.name(stored): whole}
+    values: dict[str, Any] = {trace.name(base): whole}
     extents = {dim: both[0 if own(node) is node else 1] for dim, both in trace.extents.items()}
-    for view in views:
+    for view in way[1:]:
         call(trace.call(view), values, extents)
     return values[trace.name(node)]  # type: ignore[no-any-return]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mirage_kernels.generator.emit.cuda import Entry
 from mirage_kernels.generator.errors import FileError, GraphError, PlanError
-from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
+from mirage_kernels.generator.ir import DType, Graph, Indexed, Json, dumps, from_json, to_json
 from mirage_kernels.generator.ir.codec import from_data, to_data
 from mirage_kernels.generator.schedules import SCHEDULES, read_variant
 from mirage_kernels.generator.schedules.schedule import Subject, Variant
@@ -47,6 +47,7 @@ class About:
     search: SearchSummary
     proof: Proof
     accuracy: tuple[Measured, ...]
+    indexed: tuple[Indexed, ...] = field(default=(), kw_only=True)  # through index tensors
 
     @property
     def stem(self) -> str:
@@ -118,6 +119,7 @@ class KernelRecord(About):
             **plan,
             **({"stacked": list(self.stacked)} if self.stacked else {}),
             **({"strided": True} if self.strided else {}),
+            **({"indexed": to_data(self.indexed)} if self.indexed else {}),
             "search": to_data(self.search),
             "proof": self.proof.to_json(),
             "accuracy": [m.to_json() for m in self.accuracy],

@@ -19,7 +19,7 @@ def triton_of(record: KernelRecord) -> str:
     Raises PlanError for a muGraph that no block can compute.
     """
     head = header_of(record, "").of_form(SCHEDULE, ("Formula",)).lines("#")
-    return emit_triton(with_products(record.graph), record.recipe, head)
+    return emit_triton(with_products(record.graph), record.recipe, head, record.indexed)
 
 
 def triton_files(records: Sequence[KernelRecord]) -> dict[str, str]:

@@ -14,10 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import DType, Graph, Node, TensorType, retile
+from mirage_kernels.generator.ir import (
+    DType,
+    Graph,
+    Indexed,
+    Node,
+    TensorType,
+    of_results,
+    retile,
+)
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.tiles.indices import draws, gathered, scattered
 from mirage_kernels.generator.tiles.interpret import Interpreter
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.program import BlockProgram
@@ -30,31 +39,56 @@ Run = Callable[[Tensors], Mapping[str, npt.NDArray[np.float64]]]
 SHORT, VECTOR = 128, 16  # of a static dim that nothing cuts: longer ones are cut down, alike
 
 
-def require_same(graph: Graph, threads: int, stages: int) -> None:
-    """Raise PlanError or TileError if programs of a muGraph's tiles differ from it, or race."""
+def require_same(graph: Graph, threads: int, stages: int, indexed: Sequence[Indexed] = ()) -> None:
+    """Raise PlanError or TileError if programs of a muGraph's tiles differ from it, or race.
+
+    Tensors that are `indexed` are read and written through random index tensors.
+    """
     short, sizes = shortened(graph)
-    compare(short, block_programs(short, threads, stages), sizes)
+    own = of_results(indexed, graph.outputs)
+    programs = [p.with_indices(own) for p in block_programs(short, threads, stages)]
+    compare(short, programs, sizes, own)
 
 
-def compare(graph: Graph, programs: Sequence[BlockProgram], sizes: Mapping[str, int]) -> None:
+def compare(
+    graph: Graph,
+    programs: Sequence[BlockProgram],
+    sizes: Mapping[str, int],
+    indexed: Mapping[str, Indexed] | None = None,
+) -> None:
     """Run a muGraph and the programs of its kernels on random tensors of given extents.
 
     Raises PlanError where a result differs, TileError where threads race.
     """
-    require_results(graph, partial(Interpreter(graph, sizes).run, programs), sizes)
+    run = partial(Interpreter(graph, sizes).run, programs)
+    require_results(graph, run, sizes, indexed or {})
 
 
-def require_results(graph: Graph, run: Run, sizes: Mapping[str, int]) -> None:
+def require_results(
+    graph: Graph, run: Run, sizes: Mapping[str, int], indexed: Mapping[str, Indexed] | None = None
+) -> None:
     """Raise PlanError if what is run computes something else than a muGraph, on random tensors."""
-    inputs = drawn(graph, sizes, np.random.default_rng(0))
+    inputs, indexed = drawn(graph, sizes, np.random.default_rng(0)), indexed or {}
+    names = {name: graph.values[name].type.names for name in indexed}
+    shapes = {name: tuple(sizes[d] for d in own) for name, own in names.items()}
+    pairs = {n: dict(zip(names[n], shapes[n], strict=True)) for n in indexed}
+    memory = dict(draws(indexed, pairs))
+    for name in (n.name for n in graph.inputs if n.name in indexed):
+        own = indexed[name]
+        taken = gathered(own, names[name], (memory[name], memory[own.by]), shapes[name])
+        inputs[name] = Array(names[name], (taken,))
     with np.errstate(all="ignore"):
         given = [inputs[n.name] for n in graph.inputs]
         wanted = results(graph, given, array_reading(FLOAT64, sizes))
         tensors = {name: np.asarray(x.parts[0], np.float64) for name, x in inputs.items()}
+        tensors |= {name: x.copy() for name, x in memory.items()}
         tensors |= {n.name: np.arange(sizes[n.over], dtype=np.float64) for n in graph.of("iota")}
         found = run(tensors)
     for name, exact in zip(graph.outputs, wanted, strict=True):
         right = np.asarray(exact.over(graph.values[name].type.names).parts[0], np.float64)
+        if name in indexed:
+            pair = memory[name], memory[indexed[name].by]
+            right = scattered(indexed[name], names[name], pair, right)
         scale = np.nanmax(np.abs(right), initial=1e-300)
         if not np.allclose(found[name], right, rtol=0, atol=CLOSE * scale, equal_nan=True):
             raise PlanError(f"the tile program of {name} differs from its muGraph at {sizes}")

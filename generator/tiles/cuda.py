@@ -44,7 +44,10 @@ class KernelWriter:
         read = [n for n in read if n.out.type.dtype is not DType.BOOL]
         self.inputs = [n for n in read if n.out.type.dims]
         self.scalars = [n for n in read if not n.out.type.dims]
-        self.dynamic = [d.name for d in program.extents.values() if d.dynamic]
+        self.indices = {x.by: x for x in program.indexed.values()}
+        rows = (x.rows for x in program.indexed.values())
+        extents = (*program.extents.values(), *rows)
+        self.dynamic = list(dict.fromkeys(d.name for d in extents if d.dynamic))
 
     @property
     def args_type(self) -> str:
@@ -64,7 +67,10 @@ class KernelWriter:
                 const = "const " if n.op == "input" else ""
                 name = self.formulas.tensor(n.name)
                 w.line(f"{const}{CTYPES[n.out.type.dtype]}* {name};")
-                w.line(f"int64_t {name}_strides[{max(1, len(n.out.type.dims))}];")
+                w.line(f"int64_t {name}_strides[{max(1, len(self.program.memory(n.name)))}];")
+            for x in self.indices.values():
+                w.line(f"const {'int' if x.dtype == 'int32' else 'int64_t'}* {x.by}_index;")
+                w.line(f"int64_t {x.by}_index_strides[{max(1, len(x.dims))}];")
             for n in self.scalars:
                 w.line(f"{'int' if n.out.type.dtype is DType.INT32 else 'float'} {n.name};")
             for dim in (*self.dynamic, *(f"{a.name}_tile" for a in self.program.splits)):
@@ -245,7 +251,8 @@ class KernelWriter:
         """Open a loop of all threads over a tile and yield the place of a vector."""
         width = 1
         if tile.dims:
-            most = min(VECTOR_BYTES // tile.dtype.bytes, widest(self.program, values))
+            most = widest(self.program, values, tile.dims[-1].name)
+            most = min(VECTOR_BYTES // tile.dtype.bytes, most)
             if not values:  # nothing of a tensor: all threads share the elements
                 most = min(most, max(1, prod(d.size for d in tile.dims) // self.program.threads))
             width = next(w for w in WIDTHS if w <= most and tile.dims[-1].size % w == 0)
@@ -352,7 +359,8 @@ class KernelWriter:
         if s in p.statements[Phase.JOINED]:
             w.line("if (cluster_rank() == 0)")
         beside = dims[-1].size if dims and type_.names[-1] == dims[-1].name else 1
-        most = min(VECTOR_BYTES // type_.dtype.bytes, widest(p, [s.output]))
+        most = widest(p, [s.output], dims[-1].name if dims else "")
+        most = min(VECTOR_BYTES // type_.dtype.bytes, most)
         width = next(x for x in WIDTHS if x <= most and beside % x == 0)
         with self._taking(dims, width, s.value, parts) as place:
             (made,) = f.write([s.value], place)

@@ -162,12 +162,17 @@ class Formulas:
         last = type_.names[-1]
         vector = place.vector if place.vector in type_.names else last
         places = {d: (*self.offset(value, d), place.at[d]) for d in type_.names}
-        strides = {d: f"{tensor}_strides[{i}]" for i, d in enumerate(type_.names)}
+        strides = {d.name: f"{tensor}_strides[{i}]" for i, d in enumerate(p.memory(value))}
+        strides |= dict.fromkeys(set(type_.names) - {*strides}, "1")  # a vector of one element
         aligned = "kAligned ? 1 : " if vector == last else ""
         w.line(f"const int64_t stride = {aligned}{strides[vector]};")
         strides[last] = f"(kAligned ? 1 : {strides[last]})"
-        moves = {d: [t for t in places[d] if t != "0"] for d in places}
-        parts = (f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m)
+        own = {d: x for d, x in places.items() if value not in p.indexed or d not in p.scattered}
+        moves = {d: [t for t in x if t != "0"] for d, x in own.items()}
+        parts = [f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m]
+        if value in p.indexed:
+            self._row(value, places)
+            parts.append(f"(row < 0 ? 0 : row * {strides[p.indexed[value].rows.name]})")
         offset = " + ".join(parts) or "0"
         packed = p.packed_strides(value)
         if packed:
@@ -183,6 +188,8 @@ class Formulas:
             left = f"{self.limit(value, vector)} - ({' + '.join(places[vector])})"
         if value in p.optional:
             inside.insert(0, f"{tensor} != nullptr")
+        if value in p.indexed:
+            inside.insert(0, "row >= 0")
         w.line(
             f"const int left = {' && '.join(inside)} ? {left} : 0;"
             if inside
@@ -190,6 +197,24 @@ class Formulas:
         )
         wide = self.is_wide(value, vector, place.width) and place.width <= widest(p, [value])
         return "kAligned" if vector == last and wide else "false"
+
+    def _row(self, value: str, places: Mapping[str, Sequence[str]]) -> None:
+        """Write which row of its tensor a place has, as an index tensor says; -1: none."""
+        own = self.program.indexed[value]
+        at = f"args.{own.by}_index"
+        steps = [
+            f"({' + '.join(places[d])}) * {at}_strides[{i}]"
+            for i, d in enumerate(own.dims)
+            if [*places[d]] != ["0"]
+        ]
+        tests = [
+            f"{' + '.join(places[d])} < {self.limit(value, d)}"
+            for d in own.dims
+            if self.is_uneven(value, d)
+        ]
+        rows = f"args.{own.rows.name}" if own.rows.dynamic else str(own.rows.size)
+        given = f"{' + '.join((at, *steps))}, {' && '.join(tests) or 'true'}, {rows}"
+        self.writer.line(f"const int64_t row = row_of<{str(own.wraps).lower()}>({given});")
 
     def reads(self, value: str) -> list[str]:
         """Return the tensors in device memory that a formula reads in place."""

@@ -16,6 +16,7 @@ import numpy as np
 from mirage_kernels.generator.ir import Dim, Graph, Phase, parts_of
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.tiles.block import Array, Block, Index, indices
+from mirage_kernels.generator.tiles.indices import addressed
 from mirage_kernels.generator.tiles.program import (
     Add,
     Barrier,
@@ -49,6 +50,8 @@ class Interpreter:
                 count = -(-self.extents[axis.dim] // axis.tile)
                 self.extents[parts_of(axis.dim)] = count
             for node in program.body.of("output"):
+                if node.name in program.indexed:  # what lies there stays where nothing is written
+                    continue
                 shape = [self.extents[d] for d in node.out.type.names]
                 tensors[program.tensors[node.name]] = np.full(shape, np.nan)
             self.kernel(program, tensors)
@@ -205,10 +208,12 @@ class _Run:
         whole = self.block.whole(name, mine)
         inside = self.block.within(name, mine, names)
         tensor = self.tensors[self.program.tensors[name]]
-        places = (
-            np.broadcast_arrays(*(np.where(inside, whole[d], 0) for d in names)) if names else []
-        )
-        return np.where(inside, tensor[tuple(places)], 0.0) if names else tensor
+        near = {d: np.where(inside, whole[d], 0) for d in names}
+        places = tuple(np.broadcast_arrays(*near.values())) if names else ()
+        if own := self.program.indexed.get(name):
+            there, places = addressed(own, names, near, (tensor, self.tensors[own.by]))
+            inside = inside & there
+        return np.where(inside, tensor[places], 0.0) if names else tensor
 
     def formula(self, value: str, index: Index, *, again: bool = False) -> Array:
         """Compute a value at local coordinates."""
@@ -309,7 +314,12 @@ class _Run:
             tensor[...] = made
             return
         inside = np.logical_and.reduce([whole[d] < b.extents[d] for d in type_.names])
-        tensor[tuple(whole[d][inside] for d in type_.names)] = made[inside]
+        places = tuple(np.broadcast_arrays(*(whole[d] for d in type_.names)))
+        if own := p.indexed.get(output):
+            near = {d: np.where(inside, whole[d], 0) for d in type_.names}
+            there, places = addressed(own, type_.names, near, (tensor, self.tensors[own.by]))
+            inside = inside & there
+        tensor[tuple(x[inside] for x in places)] = made[inside]
 
 
 def elementwise(op: str, args: Sequence[Array]) -> Array:

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.ir import Dim, DType, Graph, Value, parts_of
+from mirage_kernels.generator.ir import (
+    Dim,
+    DType,
+    Graph,
+    Indexed,
+    Value,
+    index_tensors,
+    of_results,
+    parts_of,
+)
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.program import BlockProgram
 from mirage_kernels.generator.tiles.vectors import has_uneven_rows
@@ -58,6 +67,22 @@ class Launcher:
     storage: DType
     about: Mapping[str, str]  # recipe and architecture
     strided: bool = False  # tensors lie apart in memory, all strides are of the call
+    indexed: tuple[Indexed, ...] = ()  # tensors that are addressed by an index tensor
+
+    @cached_property
+    def by_name(self) -> dict[str, Indexed]:
+        """Tensors that are indexed, by name."""
+        return of_results(self.indexed, self.graph.outputs)
+
+    @cached_property
+    def indices(self) -> list[Indexed]:
+        """The first that each index tensor addresses."""
+        return index_tensors(self.indexed)
+
+    def memory(self, value: Value) -> tuple[Dim, ...]:
+        """Return the dims of a tensor in memory."""
+        own = self.by_name.get(value.name)
+        return own.memory(value.type.dims) if own else value.type.dims
 
     @cached_property
     def tensors(self) -> list[Value]:
@@ -73,8 +98,9 @@ class Launcher:
     @cached_property
     def dynamic(self) -> list[str]:
         """Dynamic dims of the inputs, in order of appearance."""
-        dims = [d for n in self.graph.inputs for d in n.out.type.dims if d.dynamic]
-        return list(dict.fromkeys(d.name for d in dims))
+        dims = [d for n in self.graph.inputs for d in n.out.type.dims]
+        dims += [x.rows for x in self.indexed]
+        return list(dict.fromkeys(d.name for d in dims if d.dynamic))
 
     def text(self, opening: Sequence[str]) -> str:
         """Return the file, behind the lines of its header."""
@@ -101,14 +127,18 @@ class Launcher:
 
     def signature(self) -> str:
         """Return what a launch takes, as JSON."""
-        types = {d.name: d for v in self.tensors for d in v.type.dims}
+        types = {d.name: d for v in self.tensors for d in (*v.type.dims, *self.memory(v))}
         optional = {n.name for n in self.graph.inputs if n.optional}
         results = len(self.graph.outputs)
 
         def told(value: Value) -> dict[str, object]:
             about = {"name": value.name, "dtype": value.type.dtype.value}
-            return {**about, "dims": list(value.type.names)}
+            return {**about, "dims": [d.name for d in self.memory(value)]}
 
+        indices = [
+            {"name": x.by, "dtype": x.dtype, "dims": list(x.dims), "optional": False}
+            for x in self.indices
+        ]
         return json.dumps(
             {
                 **self.about,
@@ -118,7 +148,8 @@ class Launcher:
                 "inputs": [n.name for n in self.graph.inputs],
                 "tensors": [
                     {**told(v), "optional": v.name in optional} for v in self.tensors[:-results]
-                ],
+                ]
+                + indices,
                 "scalars": [{"name": v.name, "dtype": v.type.dtype.value} for v in self.scalars],
                 "results": [told(v) for v in self.tensors[-results:]],
             }
@@ -165,7 +196,14 @@ class Launcher:
         with w.block(f"cudaError_t launch_{bucket.name}({', '.join(_PARAMETERS)}) {{"):
             self._dims(w)
             w.line("general::Tensors given(tensors, strides);")
-            for v in self.tensors:
+            results = len(self.graph.outputs)
+            for v in self.tensors[:-results]:
+                self._declare(w, v, "given.next", parts)
+            for x in self.indices:
+                extents = ", ".join(f"int64_t({self._extent(d, parts)})" for d in self._numbers(x))
+                made = f"given.next({4 if x.dtype == 'int32' else 8}, false, false, {{{extents}}})"
+                w.line(f"const auto {x.by}_index_tensor = {made};")
+            for v in self.tensors[-results:]:
                 self._declare(w, v, "given.next", parts)
             for v in self._made:
                 self._declare(w, v, "general::in_workspace", parts)
@@ -178,18 +216,26 @@ class Launcher:
             w.line("return status;")
 
     def _declare(self, w: Writer, value: Value, made: str, parts: Mapping[str, str]) -> None:
-        extents = ", ".join(f"int64_t({self._extent(d, parts)})" for d in value.type.dims)
+        extents = ", ".join(f"int64_t({self._extent(d, parts)})" for d in self.memory(value))
         first = "workspace, " if "workspace" in made else ""
         packed = str(not self.strided and not any(d.dynamic for d in value.type.dims)).lower()
         uneven = str(has_uneven_rows(value.type)).lower()
         given = f"{first}{value.type.dtype.bytes}, {packed}, {uneven}, {{{extents}}}"
         w.line(f"const auto {value.name}_tensor = {made}({given});")
 
+    def _numbers(self, indexed: Indexed) -> list[Dim]:
+        """Return the dims of an index tensor."""
+        dims = {d.name: d for v in self.tensors for d in v.type.dims}
+        return [dims[d] for d in indexed.dims]
+
     def _call(self, w: Writer, index: int, own: KernelWriter, parts: Mapping[str, str]) -> None:
         args = f"args_{index}"
         w.line(f"{own.args_type} {args}{{}};")
         for field, tensor, _ in own.tensors():
             w.line(f"general::assign({args}.{field}, {args}.{field}_strides, {tensor}_tensor);")
+        for x in own.indices:
+            field = f"{args}.{x}_index"
+            w.line(f"general::assign({field}, {field}_strides, {x}_index_tensor);")
         for n in own.scalars:
             place = [x.name for x in self.scalars].index(own.program.tensors[n.name])
             w.line(f"{args}.{n.name} = static_cast<decltype({args}.{n.name})>(scalars[{place}]);")

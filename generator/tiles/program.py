@@ -9,11 +9,21 @@ take part in each, and a barrier stands wherever one reads what others wrote.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
-from mirage_kernels.generator.ir import Axis, Dim, DType, Graph, Node, Phase, Space, TensorType
+from mirage_kernels.generator.ir import (
+    Axis,
+    Dim,
+    DType,
+    Graph,
+    Indexed,
+    Node,
+    Phase,
+    Space,
+    TensorType,
+)
 
 VECTOR_BYTES = 16  # what a thread copies at once
 WARP = 32  # threads
@@ -217,12 +227,28 @@ class BlockProgram:
     stages: int = 1
     threads: int = 128
     strided: bool = False  # tensors lie apart in memory, all strides are of the call
+    indexed: Mapping[str, Indexed] = field(default_factory=dict)  # inputs and outputs, by name
 
     @property
     def space(self) -> Space:
         """Grid and loop."""
         assert self.body.space is not None
         return self.body.space
+
+    def with_indices(self, indexed: Mapping[str, Indexed]) -> BlockProgram:
+        """Return the program with tensors of its kernel graph that are addressed by an index."""
+        own = {v: indexed[tensor] for v, tensor in self.tensors.items() if tensor in indexed}
+        return replace(self, indexed=own)
+
+    @cached_property
+    def scattered(self) -> frozenset[str]:
+        """Dims along which neighbouring elements lie anywhere in memory."""
+        return frozenset(d for x in self.indexed.values() for d in x.dims)
+
+    def memory(self, name: str) -> tuple[Dim, ...]:
+        """The dims in memory of the tensor that an input or output of the body is a tile of."""
+        own = self.whole(name).dims
+        return self.indexed[name].memory(own) if name in self.indexed else own
 
     @property
     def splits(self) -> tuple[Axis, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.ir import Axis, Graph, Phase, retile
+from mirage_kernels.generator.ir import Axis, Graph, Indexed, Phase, of_results, retile
 from mirage_kernels.generator.tiles.clusters import without_clusters
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.program import (
@@ -44,24 +44,28 @@ MINUS_INFINITY = number(-float("inf"))
 ZERO_AT_ZERO = ("neg", "square", "relu", "silu", "gelu", "gelu_tanh", "tanh", "abs", "mish", "elu")
 
 
-def emit_triton(graph: Graph, name: str, head: Sequence[str] = ()) -> str:
+def emit_triton(
+    graph: Graph, name: str, head: Sequence[str] = (), indexed: Sequence[Indexed] = ()
+) -> str:
     """Return a Python module with a function `name` from a muGraph's inputs to its results.
 
     It takes torch tensors of any strides and extents in the graph's order, and numbers for inputs
-    without dims; an optional input may be None. `head`: comment lines to begin with. Raises
+    without dims; an optional input may be None. `head`: comment lines to begin with. Behind the
+    inputs come the index tensors of those that are `indexed`, and results that they address. Raises
     PlanError for what no block can do, or an op that Triton's table lacks. Products by a library
     have to be blocks already (`products.with_products`).
     """
     graph = without_clusters(graph)
     tiles = {a.tile_key: TILE for s in graph.spaces for a in s.axes if not a.reduced}
-    programs = block_programs(retile(graph, tiles), 32, 1)
+    own = of_results(indexed, graph.outputs)
+    programs = [p.with_indices(own) for p in block_programs(retile(graph, tiles), 32, 1)]
     w = Writer(unit="    ")
     launches = []
     for i, program in enumerate(programs):
         symbol = f"_{name}_{i + 1}" if len(programs) > 1 else f"_{name}"
         launches.append(_Kernel(program, w).write(symbol))
         w.write("", "")
-    Host(graph, launches, w).write(name)
+    Host(graph, launches, w, own).write(name)
     body = w.text()
     imports = ["import triton", "import triton.language as tl", "", ""]
     torch = ["import torch"] if "torch." in body else []
@@ -83,10 +87,11 @@ class _Kernel(Formulas):
         sizes = [f"{kind}_{dim}" for kind, dim in self.kinds]
         extents = self.program.extents.values()
         static = [d.name for d in extents if not d.dynamic]
+        rows = dict.fromkeys(x.rows.name for x in self.program.indexed.values())
         launch = Launch(
             symbol,
             tensors=list(self.tensors),
-            numbers=[*self.scalars, *(d.name for d in extents if d.dynamic)],
+            numbers=[*self.scalars, *(d.name for d in extents if d.dynamic), *rows],
             constants=[*static, *sizes],
             counts=[self.count(a) for a in self.program.space.grid],
             blocks=self.blocks.lines(self),
@@ -323,7 +328,7 @@ class _Kernel(Formulas):
     def store(self, s: Store) -> None:
         """Write a result to device memory."""
         own = self.dims(s.value)
-        mask = self.inside(s.output, own, own)
+        mask = self.rows(s.output, own, self.inside(s.output, own, own))
         made = f"{self.read(s.value, own)}"
         value = f"{made}.to({self.program.tensors[s.output]}_ptr.dtype.element_ty)"
         given = f"{value}, mask={mask}" if mask else value

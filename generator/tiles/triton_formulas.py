@@ -85,7 +85,8 @@ class Formulas:
         """Tensors in device memory that are read or written, by name, with their dims."""
         p = self.program
         given = [n.name for n in p.body.inputs if n.out.type.dims and n.name not in p.iotas]
-        return {p.tensors[n]: p.type(n).names for n in (*given, *p.body.outputs)}
+        found = {p.tensors[n]: p.type(n).names for n in (*given, *p.body.outputs)}
+        return found | {x.by: x.dims for x in p.indexed.values()}
 
     @cached_property
     def scalars(self) -> list[str]:
@@ -107,7 +108,9 @@ class Formulas:
 
     def local(self, name: str) -> str:
         """Return a name for what is no value of the program."""
-        taken = {*self.program.body.values, *self.program.extents, *self.program.tensors.values()}
+        p = self.program
+        taken = {*p.body.values, *p.extents, *p.tensors.values()}
+        taken |= {name for x in p.indexed.values() for name in (x.by, x.rows.name)}
         return free(name, taken)
 
     def scratch(self, name: str) -> str:
@@ -138,10 +141,37 @@ class Formulas:
         terms = [f"{tensor}_ptr"]
         parts = {parts_of(a.dim): self.part_index(a.dim) for a in self.parted}
         made = p.type(p.node(value).args[0]) if p.node(value).op == "output" else p.type(value)
-        for i, d in enumerate(p.type(value).names):
+        rows = p.indexed[value].rows.name if value in p.indexed else ""
+        for i, d in enumerate(x.name for x in p.memory(value)):
+            if d == rows:
+                terms.append(f"{self.row_of(value)} * {tensor}_strides[{i}]")
+                continue
             index = self.index(value, d, wanted) if d in made.names else parts[d]
             terms.append(f"{index} * {tensor}_strides[{i}]")
         return " + ".join(terms)
+
+    def row_of(self, value: str) -> str:
+        """Return the variable that holds the rows of a value's elements."""
+        return self.scratch(f"{value}_row")
+
+    def rows(self, value: str, wanted: Names, mask: str) -> str:
+        """Write which rows an index tensor says; return the test of all, `mask` among it."""
+        own = self.program.indexed.get(value)
+        if own is None:
+            return mask
+        indices = (self.index(value, d, wanted) for d in own.dims)
+        steps = (f"{at} * {own.by}_strides[{i}]" for i, at in enumerate(indices))
+        inside = self.inside(value, own.dims, wanted)
+        given = " + ".join((f"{own.by}_ptr", *steps))
+        given += f", mask={inside}, other=0" if inside else ""
+        row, made = self.row_of(value), f"tl.load({given}).to(tl.int64)"
+        if wanted and not any(self.has(value, d) for d in own.dims):
+            made += f" + 0 * {self.index(value, wanted[-1], wanted)}"  # masks are no scalars
+        self.assign(row, made)
+        if own.wraps:
+            self.assign(row, f"tl.where({row} < 0, {row} + {own.rows.name}, {row})")
+        tests = [f"({row} >= 0)", f"({row} < {own.rows.name})"]
+        return " & ".join([*([enclosed(mask)] if mask else []), *tests])
 
     # -- formulas ----------------------------------------------------------------------------------
 
@@ -202,7 +232,7 @@ class Formulas:
     def load(self, value: str) -> str:
         """Return what reads a tensor: zeros beyond its extents."""
         names = self.dims(value)
-        mask = self.inside(value, names, names)
+        mask = self.rows(value, names, self.inside(value, names, names))
         return f"tl.load({self.pointers(value, names)}{f', mask={mask}, other=0' if mask else ''})"
 
     def narrowed(self, value: str) -> str:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.statements import dims_text
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.ir import DType, Graph, Node, TensorType, parts_of
+from mirage_kernels.generator.ir import (
+    DType,
+    Graph,
+    Indexed,
+    Node,
+    TensorType,
+    Value,
+    index_tensors,
+    parts_of,
+)
 from mirage_kernels.generator.tiles.triton_text import free, python_lines
 
 DTYPES = {
@@ -18,6 +27,15 @@ DTYPES = {
 }
 WARPS = ((4, 8192), (8, 32768))  # how many warps for so many elements of a tensor
 MOST_WARPS = 16  # for more
+
+
+@dataclass(frozen=True)
+class Given:
+    """A tensor that the user's function takes, with its dims in memory."""
+
+    name: str
+    dims: tuple[str, ...]
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,21 +54,40 @@ class Launch:
 class Host:
     """The function that a user calls."""
 
-    def __init__(self, graph: Graph, launches: Sequence[Launch], writer: Writer) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        launches: Sequence[Launch],
+        writer: Writer,
+        indexed: Mapping[str, Indexed],
+    ) -> None:
         self.graph, self.launches, self.writer = graph, launches, writer
-        self.tensors = [n for n in graph.inputs if n.out.type.dims]
-        self.first = next(n for n in self.tensors if not n.optional)
+        self.indexed = indexed  # by the name of an input or a result
+        tensors = [n for n in graph.inputs if n.out.type.dims]
+        self.first = next(n for n in tensors if not n.optional)
+        self.indices = index_tensors([*indexed.values()])
+        self.into = [o for o in graph.outputs if o in indexed]
+        self.tensors = [Given(n.name, self.memory(n.out), n.optional) for n in tensors]
+        self.tensors += [Given(x.by, x.dims) for x in self.indices]
+        self.tensors += [Given(o, self.memory(graph.values[o])) for o in self.into]
         dims = {d for v in graph.values.values() for d in v.type.names}
-        self.taken = {*graph.values, *dims}
+        self.taken = {*graph.values, *dims, *(d for t in self.tensors for d in (t.name, *t.dims))}
+
+    def memory(self, value: Value) -> tuple[str, ...]:
+        """Return the dims of a tensor in memory."""
+        own = self.indexed.get(value.name)
+        return tuple(d.name for d in own.memory(value.type.dims)) if own else value.type.names
 
     def write(self, name: str) -> None:
         """Write the function."""
         w, g = self.writer, self.graph
         last = max((i for i, n in enumerate(g.inputs) if not n.optional), default=-1)
         given = [f"{n.name}=None" if i > last else n.name for i, n in enumerate(g.inputs)]
+        more = [*(x.by for x in self.indices), *self.into]
+        given = [n.name for n in g.inputs] + more if more else given
         self.line(f"def {name}({', '.join(given)}):")
         w.depth += 1
-        made = " and ".join(f"{o} {dims_text(g.values[o].type.names)}" for o in g.outputs)
+        made = " and ".join(f"{o} {dims_text(self.memory(g.values[o]))}" for o in g.outputs)
         w.line(f'"""Return {made}."""')
         self.extents()
         for launch in self.launches:
@@ -62,16 +99,17 @@ class Host:
         """Write what the extents of dims are; raise ValueError where tensors do not agree."""
         w, known = self.writer, set[str]()
         for n in sorted(self.tensors, key=lambda n: n.optional):
-            names = n.out.type.names
+            names = n.dims
             new = [d for d in dict.fromkeys(names) if d not in known]
-            if len(new) == len(names):
+            if len(new) == len(names) > 0:
                 self.line(f"{', '.join(names)}{',' * (len(names) == 1)} = {n.name}.shape")
             else:
                 w.write(*(f"{d} = {n.name}.shape[{names.index(d)}]" for d in new))
             known |= {*new}
-        for n in (n for n in self.graph.inputs if n.optional):
-            self.line(f"{n.name} = {self.zeros(n)} if {n.name} is None else {n.name}")
-        rows = [f'("{n.name}", {n.name}, {shape_of(n.out.type)})' for n in self.tensors]
+        for node in (n for n in self.graph.inputs if n.optional):
+            name = node.name
+            self.line(f"{name} = {self.zeros(node)} if {name} is None else {name}")
+        rows = [f'("{n.name}", {n.name}, {tuple_of(n.dims)})' for n in self.tensors]
         if not rows[1:]:
             return
         name, tensor, shape = (free(x, self.taken) for x in ("name", "tensor", "shape"))
@@ -102,7 +140,8 @@ class Host:
             dim = part.removeprefix("PART_")
             self.line(f"{parts_of(dim)} = triton.cdiv({dim}, {part})")
         for out in self.graph.blocks[self.launches.index(launch)].outs:
-            self.line(f"{out.name} = {self.like('new_empty', shape_of(out.type), out.type)}")
+            if out.name not in self.into:
+                self.line(f"{out.name} = {self.like('new_empty', shape_of(out.type), out.type)}")
         counts = " * ".join(c.replace("cdiv", "triton.cdiv") for c in launch.counts)
         names = ("elements", "warps", "grid", "tensors", "numbers")
         elements, warps, grid, tensors, numbers = (free(x, self.taken) for x in names)

@@ -27,15 +27,18 @@ def lanes(
     vector = min(fitting, key=lambda d: sum(d in order[:-1] for order in orders), default="")
     outs = sorted(tile.dims, key=lambda d: d.name == vector)
     size = next((d.size for d in (*outs, over) if d.name == vector), 1)
-    most = widest(program, [x for x in leaves if x not in known])
+    most = widest(program, [x for x in leaves if x not in known], vector)
     return outs, vector, next(w for w in WIDTHS if w <= most and size % w == 0)
 
 
-def widest(program: BlockProgram, values: Sequence[str]) -> int:
-    """Return how many elements of tensors threads may take at once: one of uneven rows.
+def widest(program: BlockProgram, values: Sequence[str], along: str = "") -> int:
+    """Return how many elements of tensors threads may take at once `along` a dim.
 
-    Neighbouring threads take neighbouring elements then, where no row but the first is aligned.
+    One where an index tensor says where each lies, and one of uneven rows: neighbouring threads
+    take neighbouring elements then, where no row but the first is aligned.
     """
+    if along in program.scattered:
+        return 1
     tensors = (v for v in values if v in program.tensors)
     return 1 if any(has_uneven_rows(program.whole(v)) for v in tensors) else WIDTHS[0]
 

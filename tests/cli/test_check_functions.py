@@ -14,7 +14,8 @@ FUNCTION = """
 import torch
 
 
-def layer(x, w, cos, sin):
+def layer(x, w, cos, sin, positions):
+    cos, sin = cos[positions], sin[positions]
     y = torch.sort(torch.relu(x @ w), dim=-1)[0]
     half = y.shape[-1] // 2
     return y * cos + torch.cat((-y[:, half:], y[:, :half]), -1) * sin
@@ -23,10 +24,11 @@ def layer(x, w, cos, sin):
 example_inputs = {
     "x": torch.empty(8, 32),
     "w": torch.empty(32, 64),
-    "cos": torch.empty(8, 64),
-    "sin": torch.empty(8, 64),
+    "cos": torch.empty(20, 64),
+    "sin": torch.empty(20, 64),
+    "positions": torch.empty(8, dtype=torch.int64),
 }
-dynamic = {"x": {0: "M"}, "cos": {0: "M"}, "sin": {0: "M"}}
+dynamic = {"x": {0: "M"}, "positions": {0: "M"}}
 """
 CATALOG = "is not in the catalog"
 
@@ -74,10 +76,14 @@ def test_without_the_function_its_program_and_kernels_are_named(checked) -> None
     assert "program.json: a PyTorch function's program is checked by" in said
 
 
+MADE_ANEW = "program.json"  # the program is cut otherwise without the kernel of a step
 CHANGES = [
     ("kernels/*/*.program.json", '"size":', '"sized":', "is not what the generator makes"),
     ("kernels/*/layer_neg_add/*.json", '"op": "neg"', '"op": "abs"', "not equal to its recipe"),
     ("kernels/*/layer_neg_add/*.cu", "kAligned", "kBligned", "is not what the generator makes"),
+    ("kernels/*/layer_neg_add/*.cu", "row < 0 ?", "row < 1 ?", "is not what the generator makes"),
+    ("kernels/*/layer_neg_add/*.json", '"wraps": true', '"wraps": false', MADE_ANEW),
+    ("kernels/*/*.program.json", '"of": "sin"', '"of": "cos"', "is not what the generator makes"),
 ]
 
 

@@ -51,6 +51,14 @@ def test_a_program_says_what_it_serves(scaled: Path) -> None:
     assert mirage_kernels.program("scaled").__doc__ == "scaled(x, s): bf16 N=4 on sm_90a"
 
 
+def test_results_that_are_written_in_place_take_no_memory(scaled: Path) -> None:
+    mirage_kernels.load(scaled)
+    (kernel,) = mirage_kernels.program("scaled").kernels
+    x, cache = (torch.empty(n, 4, dtype=torch.bfloat16, device="meta") for n in (3, 50))
+    assert kernel.results([x], [cache])[0] is cache
+    assert kernel.results([x], [None])[0].shape == (3, 4)
+
+
 def test_results_have_the_extents_of_inputs_under_torch_compile(scaled: Path) -> None:
     mirage_kernels.load(scaled)
     scaled_by = torch.compile(mirage_kernels.program("scaled"), backend="eager", fullgraph=True)

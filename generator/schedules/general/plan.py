@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mirage_kernels.generator.emit.cuda import Entry, Header
 from mirage_kernels.generator.emit.statements import dims_text
-from mirage_kernels.generator.ir import Graph, retile
+from mirage_kernels.generator.ir import Graph, of_results, retile
 from mirage_kernels.generator.records.headers import header_of
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan
 from mirage_kernels.generator.schedules.general import (
@@ -50,7 +50,8 @@ def planned(about: About, graph: Graph, catalogs: Sequence[Path] = ()) -> Kernel
     tuned = tuned_program(about.arch, key, catalogs)
     chosen = variants_of(_measured(graph, on, tuned))
     for knobs in (v.knobs for v in chosen):
-        require_same(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages)
+        tiled = retile(graph, dict(knobs.cuts))
+        require_same(tiled, knobs.threads, knobs.stages, about.indexed)
     tiled = retile(graph, dict(chosen[-1].knobs.cuts))
     return KernelRecord(**vars(about), roles=roles_of(graph), variants=chosen, graph=tiled)
 
@@ -75,15 +76,30 @@ def cases(record: KernelRecord, variant: Variant) -> list[Case]:
 def launcher(record: KernelRecord) -> Launcher:
     """Return what writes the file of a record."""
     chosen = [(v.bucket, v.knobs) for v in record.variants]
+    indexed = of_results(record.indexed, record.graph.outputs)
     buckets = [
-        Bucket(n, tuple(replace(p, strided=record.strided) for p in programs(record.graph, k)))
+        Bucket(
+            n,
+            tuple(
+                replace(p.with_indices(indexed), strided=record.strided)
+                for p in programs(record.graph, k)
+            ),
+        )
         for n, k in chosen
         if isinstance(k, GeneralKnobs)
     ]
     symbol = f"{record.recipe}_{record.stem}"
     about = {"name": record.recipe, "arch": record.arch}
-    counted = record.roles.counted
-    return Launcher(record.graph, buckets, counted, symbol, record.storage, about, record.strided)
+    return Launcher(
+        record.graph,
+        buckets,
+        record.roles.counted,
+        symbol,
+        record.storage,
+        about,
+        record.strided,
+        record.indexed,
+    )
 
 
 def header(record: KernelRecord) -> Header:
@@ -91,7 +107,14 @@ def header(record: KernelRecord) -> Header:
     types = {n.name: n.out.type for n in record.graph.inputs if n.out.type.dims}
     given = ", ".join(f"{name} {dims_text(type_.names)}" for name, type_ in types.items())
     made = header_of(record, f"{given}: any strides, fastest where rows are 16-byte aligned.")
-    return replace(made, paragraphs=[("Schedule", "general."), *made.paragraphs])
+    more = []
+    if record.indexed:
+        said = "; ".join(
+            f"{x.tensor} at the {x.rows.name} that {x.by} {dims_text(x.dims)} says, {x.dtype}"
+            for x in record.indexed
+        )
+        more = [("Indexed", f"{said}. One out of range: zeros, nothing written.")]
+    return replace(made, paragraphs=[("Schedule", "general."), *made.paragraphs, *more])
 
 
 def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
