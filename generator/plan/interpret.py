@@ -217,7 +217,7 @@ class _Block(Machine[Statement, Array]):
         self.write(s, self.value(s.args[0]), self.who)
 
     def total(self, s: Statement) -> Array:
-        return self.read(s.args[0], self.who).sum(axis=0, keepdims=True)
+        return np.asarray(self.read(s.args[0], self.who).sum(axis=0, keepdims=True))
 
     def store(self, s: Statement) -> None:
         result = self.operands[s.args[1]] if s.args[1:] else self.program.output

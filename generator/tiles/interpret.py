@@ -84,6 +84,9 @@ class _Run(Machine[Statement, None]):
         self.program = block.program
         self.group = 0  # of copies: those before the loop, then one for each step
 
+    def kind(self, s: Statement) -> type[Statement]:
+        return type(s)
+
     def alone(self) -> None:
         """Run what a block does by itself."""
         said, loop = self.program.statements, self.program.space.loop
