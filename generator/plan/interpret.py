@@ -7,17 +7,24 @@ lies at the bytes that the schedule arranged (`tiles/memory.py`). Numbers are fl
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.plan.arranged import ELEMENT, RING, SLICE, SUM, Arranged, Kernels
-from mirage_kernels.generator.plan.program import Do, Layout, Operand, Roles, Statement, TileProgram
-from mirage_kernels.generator.tiles.block import Array, Index, TileError
-from mirage_kernels.generator.tiles.interpret import elementwise
-from mirage_kernels.generator.tiles.memory import ANY, Memory, Places
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.tiles.block import Index
+from mirage_kernels.generator.tiles.machine import (
+    Machine,
+    Meanings,
+    elementwise,
+    gathered,
+    grid,
+    scattered,
+)
+from mirage_kernels.generator.tiles.memory import ANY, Array, Memory, Places, TileError
 
 COPIES, RECEIVER = 1000, 1001  # as warps: what copies have brought, who receives from other blocks
 Values = dict[str, Array]  # by name, with an axis for slices and each dim
@@ -39,9 +46,8 @@ def run(kernels: Kernels, sizes: Mapping[str, int], tensors: dict[str, Array]) -
         _require_parts(program)
         for o in program.results:
             tensors[o.name] = np.full([sizes[d] for d in o.type.names], np.nan)
-        counts = [range(0, sizes[dim], tile) for dim, tile in arranged.tiles.items()]
-        for at in itertools.product(*counts):
-            first = dict(zip(arranged.tiles, at, strict=True))
+        tiles = arranged.tiles.items()
+        for first in grid({dim: range(0, sizes[dim], tile) for dim, tile in tiles}):
             _Block(program, arranged, sizes, tensors, first).run()
     return tensors
 
@@ -69,7 +75,7 @@ def _dims(s: Statement, roles: Roles) -> list[str]:
     return [words[w] for w in s.layout.value.split(" x ") if w in words]
 
 
-class _Block:
+class _Block(Machine[Statement, Array]):
     """One block at work."""
 
     def __init__(
@@ -93,26 +99,55 @@ class _Block:
         self.left |= {s.out: s for s in (*program.received, *program.products)}
         self.left |= {s.out: s for s in program.reductions}
         self.operands = {o.name: o for o in (*program.inputs, *program.results)}
+        self.values, self.sums = Values(), Values()
+        self.who: Places | int = ANY
+        self.at: Index = self.whole
+        self.looping = False
 
     def run(self) -> None:
-        p = self.program
+        p, depth = self.program, self.roles.depth
         fetching = RECEIVER if p.received else COPIES
         for s in (*p.fetches, *p.received):
             source = s.out if s in p.received else s.args[0]
             self.write(s, self.tensor(s, source, self.whole), fetching)
         with np.errstate(all="ignore"):
-            self.lines()
+            # Of whole rows, of which a warp, or the block, takes each token.
+            self.at = {**self.whole} | ({depth: self.local[depth]} if p.loop else {})
+            self.part(p.lines, "lines", self.local[self.roles.tokens] % self.arranged.slices + 1)
+            self.memory.barrier()  # the pass over tokens ends with one
+            self.at = self.whole
             if p.received:
-                self.perform(p.products, RECEIVER)
-            sums = self.loop() if p.loop else {}
-            for s in p.reductions:
-                self.enter(s, self.arranged.waits)
-                alone = self.arranged.warps == 1
-                self.write(s, self.value(s.args[0], sums), self.slices if alone else ANY)
+                self.part(p.products, "products", RECEIVER)
+            if p.loop:
+                self.loop()
+            warps = self.slices if self.arranged.warps == 1 else ANY
+            self.part(p.reductions, "reductions", warps, self.sums)
             for stage in p.stages:
-                self.perform(stage.statements)
-            self.perform(() if p.received else p.products)
-            self.perform(p.epilogue)
+                self.part(stage.statements, "stages")
+            self.part(() if p.received else p.products, "products")
+            self.part(p.epilogue, "epilogue")
+
+    def part(
+        self,
+        said: Sequence[Statement],
+        part: str,
+        who: Places | int = ANY,
+        known: Values | None = None,
+    ) -> None:
+        """Run a part of the program, by threads that have taken nothing yet but what is known."""
+        self.values, self.who = dict(known or {}), who
+        self.perform(said, part)
+
+    def kind(self, s: Statement) -> Do:
+        return s.do
+
+    def made(self, s: Statement, value: Array) -> None:
+        self.values[s.out] = value
+
+    def require(self, s: Statement, part: str) -> None:
+        """Pass the barrier in front of a statement."""
+        if s.barrier and (self.arranged.waits or s.do is not Do.REDUCE):
+            self.memory.barrier()
 
     # -- places ----------------------------------------------------------------------------------
 
@@ -141,10 +176,6 @@ class _Block:
         at, width = self.place(self.left[name])
         return self.memory.read(name, at, width, who)
 
-    def enter(self, s: Statement, waits: bool = True) -> None:
-        if s.barrier and waits:
-            self.memory.barrier()
-
     # -- device memory ---------------------------------------------------------------------------
 
     def tensor(self, s: Statement, name: str, whole: Index) -> Array:
@@ -152,26 +183,19 @@ class _Block:
         names = self.operands[name].type.names if name in self.operands else s.type.names
         if name not in self.tensors or {*names} != {*s.type.names}:
             raise TileError(f"{s.out} {s.type} is read of {name}")
-        inside = self.inside(names, whole)
-        places = np.broadcast_arrays(*(np.where(inside, whole[d], 0) for d in names))
-        return np.where(inside, self.tensors[name][tuple(places)], 0.0)
+        places = [whole[d] for d in names]
+        return gathered(self.tensors[name], places, self.inside(names, whole))
 
     def inside(self, names: Sequence[str], whole: Index) -> npt.NDArray[np.bool_]:
         tests = [whole[d] < self.sizes[d] for d in names]
         return np.asarray(np.logical_and.reduce(np.broadcast_arrays(*tests)))
 
-    def store(self, value: Array, result: Operand, whole: Index) -> None:
-        names = result.type.names
-        inside = self.inside(names, whole)
-        places = tuple(np.broadcast_to(whole[d], inside.shape)[inside] for d in names)
-        self.tensors[result.name][places] = np.broadcast_to(value, inside.shape)[inside]
-
     # -- statements ------------------------------------------------------------------------------
 
-    def value(self, name: str, values: Values) -> Array:
+    def value(self, name: str) -> Array:
         """Return a value that a statement takes, a constant, or a scalar of the call."""
-        if name in values:
-            return values[name]
+        if name in self.values:
+            return self.values[name]
         literal = self.program.literals.get(name)
         if literal is not None:
             return np.asarray(float(self.sizes.get(literal, 0) or literal))
@@ -179,44 +203,70 @@ class _Block:
             return self.tensors[name]
         raise TileError(f"{name} is not there where it is taken")
 
-    def mapped(self, s: Statement, values: Values) -> Array:
-        return elementwise(s.op, [self.value(a, values) for a in s.args])
+    def load(self, s: Statement) -> Array:
+        return self.tensor(s, s.args[0], self.at)
 
-    def lines(self) -> None:
-        """Compute what is computed of whole rows: a warp, or the block, takes each token."""
-        p, depth = self.program, self.roles.depth
-        whole = {**self.whole} | ({depth: self.local[depth]} if p.loop else {})
-        values = Values()
-        for s in p.lines:
-            if s.do is Do.LOAD:
-                values[s.out] = self.tensor(s, s.args[0], whole)
-            elif s.do is Do.MAP:
-                values[s.out] = self.mapped(s, values)
-            elif s.do is Do.SUM:
-                made = self.value(s.args[0], values)
-                values[s.out] = made.sum(axis=self.axis(depth), keepdims=True)
-            elif s.do is Do.KEEP:
-                warps = self.local[self.roles.tokens] % self.arranged.slices + 1
-                self.write(s, self.value(s.args[0], values), warps)
-            else:
-                self.store(self.value(s.args[0], values), self.operands[s.args[1]], whole)
-        self.memory.barrier()  # the pass over tokens ends with one
+    def taken(self, s: Statement) -> Array:
+        """Take what was left in shared memory, or of a tensor."""
+        return self.read(s.args[0], self.who) if s.args[0] in self.left else self.load(s)
 
-    def loop(self) -> Values:
-        """Return the sums of all slices."""
+    def mapped(self, s: Statement) -> Array:
+        return elementwise(s.op, [self.value(a) for a in s.args])
+
+    def keep(self, s: Statement) -> None:
+        self.write(s, self.value(s.args[0]), self.who)
+
+    def total(self, s: Statement) -> Array:
+        return np.asarray(self.read(s.args[0], self.who).sum(axis=0, keepdims=True))
+
+    def store(self, s: Statement) -> None:
+        result = self.operands[s.args[1]] if s.args[1:] else self.program.output
+        names = result.type.names
+        places, inside = [self.at[d] for d in names], self.inside(names, self.at)
+        scattered(self.tensors[result.name], places, inside, self.value(s.args[0]))
+
+    def summed(self, s: Statement) -> Array | None:
+        """Sum along the depth; slices of a step that the depth has ended for add nothing."""
+        depth = self.roles.depth
+        made = self.contracted([self.value(x) for x in s.args], depth)
+        if not self.looping:
+            return made
+        first = self.at[depth].min(axis=-1, keepdims=True)
+        made = np.where(first < self.sizes[depth], made, 0.0)
+        self.sums[s.out] = self.sums.get(s.out, 0.0) + made
+        return None
+
+    def contract(self, s: Statement) -> None:
+        if self.looping:
+            self.summed(s)
+            return
+        factors, totals = (self.read(x, self.who) for x in s.args)
+        (over,) = {*self.left[s.args[0]].type.names} & {*self.left[s.args[1]].type.names}
+        self.write(s, self.contracted([factors, totals], over), ANY)
+
+    meanings: ClassVar[Meanings] = {
+        Do.LOAD: load,
+        Do.READ: taken,
+        Do.MAP: mapped,
+        Do.SUM: summed,
+        Do.CONTRACT: contract,
+        Do.REDUCE: keep,
+        Do.KEEP: keep,
+        Do.TOTAL: total,
+        Do.STORE: store,
+    }
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def loop(self) -> None:
+        """Take the steps of all slices."""
         a = self.arranged
         said = {s.out for role in a.roles for s in role}
         if a.roles and said != {s.out for s in self.program.loop if s.do is not Do.LOAD}:
             raise TileError("warps by role run other statements than those of the loop")
-        steps = -(-self.sizes[self.roles.depth] // (a.slices * a.depth))
-        sums = Values()
-        for step in range(min(a.stages - 1, steps)):
-            self.copy(step)
-        for step in range(steps):
-            if step + a.stages - 1 < steps:
-                self.copy(step + a.stages - 1)
-            self.step(step, sums)
-        return sums
+        self.looping = True
+        self.pipelined(-(-self.sizes[self.roles.depth] // (a.slices * a.depth)), a.stages)
+        self.looping, self.at = False, self.whole
 
     def ring(self, step: int) -> Iterator[tuple[Statement, Index, Places]]:
         """Yield what a step loads, where it lies in its tensor, and where in shared memory."""
@@ -233,32 +283,16 @@ class _Block:
         for s, whole, at in self.ring(step):
             self.memory.write(s.out, at, ELEMENT, self.tensor(s, s.args[0], whole), self.slices)
 
-    def step(self, step: int, sums: Values) -> None:
+    def step(self, step: int) -> None:
         a, rest = self.arranged, [s for s in self.program.loop if s.do is not Do.LOAD]
         loaded, rewritten = Values(), Values()
-        whole: Index = {}
-        for s, whole, at in self.ring(step):  # noqa: B007 - the same for all of them
+        for s, whole, at in self.ring(step):
+            self.at = whole
             loaded[s.out] = self.memory.read(s.out, at, ELEMENT, self.slices)
         for said in a.roles or (tuple(rest),):
-            values = {**loaded, **rewritten}
-            for s in said:
-                self.looped(s, values, sums, whole)
-            rewritten |= {a.rewritten: values[a.rewritten]} if a.rewritten in values else {}
-
-    def looped(self, s: Statement, values: Values, sums: Values, whole: Index) -> None:
-        """Run a statement of a step; slices that the depth has ended for add nothing."""
-        if s.do is Do.READ:
-            values[s.out] = self.read(s.args[0], self.slices)
-        elif s.do is Do.MAP:
-            values[s.out] = self.mapped(s, values)
-        elif s.do is Do.STORE:
-            self.store(self.value(s.args[0], values), self.operands[s.args[1]], whole)
-        else:
-            operands = [self.value(x, values) for x in s.args]
-            made = self.contracted(operands, self.roles.depth)
-            first = whole[self.roles.depth].min(axis=-1, keepdims=True)
-            made = np.where(first < self.sizes[self.roles.depth], made, 0.0)
-            sums[s.out] = sums.get(s.out, 0.0) + made
+            self.part(said, "loop", self.slices, {**loaded, **rewritten})
+            known = self.values
+            rewritten |= {a.rewritten: known[a.rewritten]} if a.rewritten in known else {}
 
     def contracted(self, operands: Sequence[Array], over: str) -> Array:
         """Sum the products of operands along a dim."""
@@ -272,25 +306,3 @@ class _Block:
             made = made.swapaxes(1, 2)
         outer = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
         return np.moveaxis(made.reshape([*outer, 1]), -1, axis)
-
-    def perform(self, said: Sequence[Statement], who: int = ANY) -> None:
-        """Run statements behind the loop, whichever threads have the elements."""
-        values = Values()
-        for s in said:
-            self.enter(s)
-            if s.do is Do.TOTAL:
-                values[s.out] = self.read(s.args[0], who).sum(axis=0, keepdims=True)
-            elif s.do is Do.MAP:
-                values[s.out] = self.mapped(s, values)
-            elif s.do is Do.READ and s.args[0] in self.left:
-                values[s.out] = self.read(s.args[0], who)
-            elif s.do is Do.READ:
-                values[s.out] = self.tensor(s, s.args[0], self.whole)
-            elif s.do is Do.KEEP:
-                self.write(s, self.value(s.args[0], values), who)
-            elif s.do is Do.CONTRACT:
-                factors, totals = (self.read(x, who) for x in s.args)
-                (over,) = {*self.left[s.args[0]].type.names} & {*self.left[s.args[1]].type.names}
-                self.write(s, self.contracted([factors, totals], over), ANY)
-            else:
-                self.store(self.value(s.args[0], values), self.program.output, self.whole)

@@ -1,73 +1,85 @@
-"""The memory of one block as the interpreter sees it: tiles, and what threads may rely on."""
+"""One block as the interpreter sees it: where its tiles lie, and where it stands in the grid."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
-from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import Dim
+from mirage_kernels.generator.tiles.memory import (
+    ANY,
+    CELL_BYTES,
+    COPIES,
+    Array,
+    Memory,
+    Places,
+    TileError,
+)
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
 
-Array = npt.NDArray[np.float64]
+END = ""  # the name of what lies behind all tiles
 Index = Mapping[str, npt.NDArray[np.int64]]  # dim -> local coordinates, broadcastable
-
-
-class TileError(MirageError):
-    """A tile program whose threads do not agree on what memory holds."""
 
 
 @dataclass
 class Block:
-    """One block: its place in the grid, its memory, and what its threads have not agreed on."""
+    """One block: its place in the grid, its shared memory, its sums in registers."""
 
     program: BlockProgram
     at: Mapping[str, int]  # axis -> index
     extents: Mapping[str, int]
-    memory: dict[str, Array] = field(default_factory=dict)
     sums: dict[str, Array] = field(default_factory=dict)
-    written: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    copied: set[str] = field(default_factory=set)
     step: int = 0
     loading: int = 0  # the step that loads are for
 
-    def __post_init__(self) -> None:
-        for tile in self.program.tiles.values():
-            self.memory[tile.name] = np.full(tile.elements * tile.stages, np.nan)
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        """Where tiles begin, one behind another, each element a cell."""
+        sizes = [CELL_BYTES * t.bytes // t.dtype.bytes for t in self.program.tiles.values()]
+        return dict(zip((*self.program.tiles, END), accumulate(sizes, initial=0), strict=True))
+
+    @cached_property
+    def memory(self) -> Memory:
+        """The shared memory."""
+        return Memory(self.offsets[END])
 
     # -- memory ----------------------------------------------------------------------------------
 
-    def address(self, tile: Tile, index: Index, step: int) -> npt.NDArray[np.int64]:
+    def address(self, tile: Tile, index: Index, step: int) -> Places:
+        """Return where elements lie, in bytes."""
         terms = (index[d.name] * tile.strides[d.name] for d in tile.dims)
         place = np.asarray(sum(terms, np.int64(0)))
-        if np.any((place < 0) | (place >= tile.elements)):
+        if place.min() < 0 or place.max() >= tile.elements:
             raise TileError(f"{tile.name} is addressed beyond its {tile.elements} elements")
-        return np.asarray(place + step % tile.stages * tile.elements)
+        stage = tile.bytes // tile.stages // tile.dtype.bytes
+        place = place + step % tile.stages * stage
+        return np.asarray(self.offsets[tile.name] + place * CELL_BYTES)
 
     def get(self, name: str, index: Index) -> Array:
         """Read a tile; raises TileError for what other threads may not have written yet."""
-        if name in self.written or name in self.copied:
-            raise TileError(f"{name} is read without a barrier behind what writes it")
-        self.read.add(name)
-        return self.memory[name][self.address(self.program.tiles[name], index, self.step)]
+        at = self.address(self.program.tiles[name], index, self.step)
+        return self.memory.read(name, at, CELL_BYTES, ANY)
 
-    def put(self, name: str, index: Index, values: Array, step: int | None = None) -> None:
+    def own(self, name: str, index: Index) -> Array:
+        """Read what the same threads wrote."""
+        return self.memory.own(self.address(self.program.tiles[name], index, self.step))
+
+    def put(self, name: str, index: Index, values: Array) -> None:
         """Write a tile; raises TileError for what other threads may still read."""
-        if name in self.read and step is None:
-            raise TileError(f"{name} is written without a barrier behind what reads it")
-        place = self.address(self.program.tiles[name], index, self.step if step is None else step)
-        self.memory[name][place] = np.broadcast_to(values, place.shape)
+        self._write(name, index, values, self.step, ANY)
 
-    def agree(self, *, copies: bool) -> None:
-        """Pass a barrier."""
-        self.written.clear()
-        self.read.clear()
-        if copies:
-            self.copied.clear()
+    def copy(self, name: str, index: Index, values: Array, group: int) -> None:
+        """Let a group of copies bring a tile; those of a step of the loop are one behind it."""
+        self._write(name, index, values, max(0, group - 1), COPIES + group)
+
+    def _write(self, name: str, index: Index, values: Array, step: int, who: int) -> None:
+        at = self.address(self.program.tiles[name], index, step)
+        self.memory.write(name, at, CELL_BYTES, np.broadcast_to(values, at.shape), who)
 
     # -- places ----------------------------------------------------------------------------------
 
@@ -100,6 +112,6 @@ class Block:
 
 
 def indices(dims: Sequence[Dim]) -> Index:
-    """Return the coordinates of every element, an array axis per dim."""
-    grids = np.indices([d.size for d in dims])
-    return {d.name: grids[i] for i, d in enumerate(dims)}
+    """Return the coordinates of every element, an array axis per dim, as far as they differ."""
+    grids = np.indices([d.size for d in dims], sparse=True)
+    return {d.name: at for d, at in zip(dims, grids, strict=True)}

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.ir import Indexed
-from mirage_kernels.generator.tiles.block import Array
+from mirage_kernels.generator.tiles.memory import Array
 
 Whole = npt.NDArray[np.int64]
 Places = Mapping[str, Whole]  # coordinates in whole tensors by dim, broadcastable

@@ -7,16 +7,23 @@ anything else raises TileError, whatever the numbers are. Memory that nobody wro
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
-from mirage_kernels.generator.ir import Dim, Graph, Phase, parts_of
-from mirage_kernels.generator.meaning.reals import FLOAT64
-from mirage_kernels.generator.tiles.block import Array, Block, Index, indices
+from mirage_kernels.generator.ir import Axis, Dim, Graph, Phase, parts_of
+from mirage_kernels.generator.tiles.block import Block, Index, indices
 from mirage_kernels.generator.tiles.indices import addressed
+from mirage_kernels.generator.tiles.machine import (
+    Machine,
+    Meanings,
+    elementwise,
+    gathered,
+    grid,
+    scattered,
+)
+from mirage_kernels.generator.tiles.memory import COPIES, Array
 from mirage_kernels.generator.tiles.program import (
     Add,
     Barrier,
@@ -60,68 +67,44 @@ class Interpreter:
     def kernel(self, program: BlockProgram, tensors: dict[str, Array]) -> None:
         reduced = [a for a in program.space.grid if a.reduced]
         kept = [a for a in program.space.grid if not a.reduced]
-        for place in self.places(kept, program):
+        for place in self.places(kept):
             cluster = [
-                Block(program, {**place, **part}, self.extents)
-                for part in self.places(reduced, program)
+                Block(program, {**place, **part}, self.extents) for part in self.places(reduced)
             ]
             for block in cluster:
                 _Run(block, tensors, cluster).alone()
             _Run(cluster[0], tensors, cluster).joined()
 
-    def places(self, axes: Sequence[object], program: BlockProgram) -> Iterator[dict[str, int]]:
-        counts = [range(-(-self.extents[a.dim] // a.tile)) for a in axes]  # type: ignore[attr-defined]
-        for at in itertools.product(*counts):
-            yield {a.name: i for a, i in zip(axes, at, strict=True)}  # type: ignore[attr-defined]
+    def places(self, axes: Sequence[Axis]) -> Iterator[dict[str, int]]:
+        return grid({a.name: range(-(-self.extents[a.dim] // a.tile)) for a in axes})
 
 
-@dataclass
-class _Run:
+class _Run(Machine[Statement, None]):
     """One block's statements, with the tensors they read and the cluster it is in."""
 
-    block: Block
-    tensors: dict[str, Array]
-    cluster: Sequence[Block]
+    def __init__(self, block: Block, tensors: dict[str, Array], cluster: Sequence[Block]) -> None:
+        self.block, self.tensors, self.cluster = block, tensors, cluster
+        self.program = block.program
+        self.group = 0  # of copies: those before the loop, then one for each step
 
-    @property
-    def program(self) -> BlockProgram:
-        return self.block.program
+    def kind(self, s: Statement) -> type[Statement]:
+        return type(s)
 
     def alone(self) -> None:
         """Run what a block does by itself."""
-        b, said = self.block, self.program.statements
-        self.statements(s for s in said[Phase.BEFORE] if isinstance(s, Load))
-        loop = self.program.space.loop
-        steps = self.steps() if loop else 0
-        loads = [s for s in said[Phase.LOOP] if isinstance(s, Load)]
-        for ahead in range(min(self.program.stages - 1, steps)):
-            b.loading = ahead
-            for s in loads:
-                self.load(s, ahead)
-        b.loading = 0
-        # The first barrier waits for the copies before the loop, not for those of its steps.
-        staged = {s.value for s in loads}
-        b.copied -= staged
-        self.statements(s for s in said[Phase.BEFORE] if not isinstance(s, Load))
-        for step in range(steps):
-            b.step = b.loading = step
-            self.statements(s for s in said[Phase.LOOP][:1])
-            ahead = step + self.program.stages - 1
-            if ahead < steps:
-                b.loading = ahead
-                for s in loads:
-                    self.load(s, ahead)
-                b.copied -= staged
-                b.loading = step
-            self.statements(s for s in said[Phase.LOOP][1:] if not isinstance(s, Load))
-        b.agree(copies=True)
-        self.statements(said[Phase.AFTER])
+        said, loop = self.program.statements, self.program.space.loop
+        loads = [s for s in said[Phase.BEFORE] if isinstance(s, Load)]
+        self.perform(loads, Phase.BEFORE.value)
+        self.perform([s for s in said[Phase.BEFORE] if s not in loads], Phase.BEFORE.value)
+        self.pipelined(self.steps() if loop else 0, self.program.stages)
+        self.block.memory.barrier()
+        self.perform(said[Phase.AFTER], Phase.AFTER.value)
 
     def joined(self) -> None:
         """Run what the first block of a cluster does for all."""
         for other in self.cluster:
-            other.agree(copies=True)
-        self.statements(self.program.statements[Phase.JOINED])
+            other.memory.barrier()
+        self.perform(self.program.statements[Phase.JOINED], Phase.JOINED.value)
 
     def steps(self) -> int:
         loop = self.program.space.loop
@@ -132,30 +115,29 @@ class _Run:
                 length = min(axis.tile, length - self.block.at[axis.name] * axis.tile)
         return max(0, -(-length // loop.tile))
 
-    def statements(self, said: Iterator[Statement] | Sequence[Statement]) -> None:
-        for s in said:
-            self.statement(s)
-            self.block.written |= {*s.writes} - {x.value for x in [s] if isinstance(x, Load)}
+    def copy(self, step: int) -> None:
+        """Copy what a step takes to its stage."""
+        self.block.loading, self.group = step, step + 1
+        said = self.program.statements[Phase.LOOP]
+        self.perform([s for s in said if isinstance(s, Load)], Phase.LOOP.value)
+        self.block.loading, self.group = self.block.step, self.block.step + 1
 
-    def statement(self, s: Statement) -> None:
-        run: dict[type[Statement], Callable[..., None]] = {
-            Barrier: lambda s: self.block.agree(copies=s.copies),
-            Load: self.copied,
-            Fill: self.fill,
-            Clear: self.clear,
-            Reduce: self.reduce,
-            Add: self.add,
-            Scale: self.scale,
-            Contract: self.contract,
-            Spill: self.spill,
-            Combine: self.combine,
-            Store: self.store,
-        }
-        run[type(s)](s)
+    def enter(self, step: int) -> None:
+        """Begin a step with the barrier that waits for its copies."""
+        self.block.step = self.block.loading = step
+        self.group = step + 1
+        self.perform(self.program.statements[Phase.LOOP][:1], Phase.LOOP.value)
 
-    def copied(self, s: Load) -> None:
-        self.load(s, 0)
-        self.block.copied.add(s.value)
+    def step(self, step: int) -> None:
+        """Run the statements of a step."""
+        said = self.program.statements[Phase.LOOP][1:]
+        self.perform([s for s in said if not isinstance(s, Load)], Phase.LOOP.value)
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def barrier(self, s: Barrier) -> None:
+        """Let threads agree, on the copies of the step and of those before it if it waits."""
+        self.block.memory.barrier(COPIES + (self.group + 1 if s.copies else 0))
 
     def fill(self, s: Fill) -> None:
         b, index = self.block, indices(self.program.tiles[s.value].dims)
@@ -167,16 +149,17 @@ class _Run:
             f = self.program.fragments[s.target]
             self.block.sums[s.target] = np.zeros([d.size for x in f.groups for d in x])
         if s.target in self.program.tiles:
-            self.block.memory[s.target][:] = s.value
+            index = indices(self.program.tiles[s.target].dims)
+            self.block.put(s.target, index, np.asarray(s.value))
 
     def add(self, s: Add) -> None:
         b, tile = self.block, self.program.tiles[s.tile]
         index = indices(tile.dims)
-        scale = self.own(s.factor, index) if s.factor else 1.0
+        scale = b.own(s.factor, index) if s.factor else 1.0
         made = self.formula(s.value, index)
-        before = self.own(s.tile, index)
+        before = b.own(s.tile, index)
         made = np.maximum(before, made) if s.op == "max" else before * scale + made
-        b.memory[s.tile][b.address(tile, index, 0)] = made
+        b.put(s.tile, index, made)
 
     def scale(self, s: Scale) -> None:
         index = self.fragment_index(s.fragment)
@@ -190,16 +173,9 @@ class _Run:
         f = self.program.fragments[name]
         return indices([d for group in f.groups for d in group])
 
-    def own(self, name: str, index: Index) -> Array:
-        """Read what the same threads wrote: no barrier is needed."""
-        b = self.block
-        return b.memory[name][b.address(self.program.tiles[name], index, b.step)]
-
-    def load(self, s: Load, step: int) -> None:
-        b, tile = self.block, self.program.tiles[s.value]
-        index = indices(tile.dims)
-        made = self.device(s.value, index)
-        b.memory[s.value][b.address(tile, index, step)] = made
+    def load(self, s: Load) -> None:
+        index = indices(self.program.tiles[s.value].dims)
+        self.block.copy(s.value, index, self.device(s.value, index), self.group)
 
     def device(self, name: str, index: Index) -> Array:
         """Read a tensor in place: zeros past its extents."""
@@ -208,12 +184,11 @@ class _Run:
         whole = self.block.whole(name, mine)
         inside = self.block.within(name, mine, names)
         tensor = self.tensors[self.program.tensors[name]]
-        near = {d: np.where(inside, whole[d], 0) for d in names}
-        places = tuple(np.broadcast_arrays(*near.values())) if names else ()
         if own := self.program.indexed.get(name):
+            near = {d: np.where(inside, whole[d], 0) for d in names}
             there, places = addressed(own, names, near, (tensor, self.tensors[own.by]))
-            inside = inside & there
-        return np.where(inside, tensor[places], 0.0) if names else tensor
+            return gathered(tensor, places, inside & there)
+        return gathered(tensor, [whole[d] for d in names], inside) if names else tensor
 
     def formula(self, value: str, index: Index, *, again: bool = False) -> Array:
         """Compute a value at local coordinates."""
@@ -252,7 +227,7 @@ class _Run:
         out = indices(tile.dims)
         if not s.carried:
             return b.put(s.tile, out, joined)
-        before = self.own(s.tile, out)
+        before = b.own(s.tile, out)
         if s.op == "max":
             after = np.maximum(before, joined)
             if s.rescale:
@@ -260,7 +235,7 @@ class _Run:
                     b.put(s.rescale, out, np.where(after == -np.inf, 1.0, np.exp(before - after)))
         else:
             after = before * (b.get(s.factor, out) if s.factor else 1.0) + joined
-        b.memory[s.tile][b.address(tile, out, 0)] = after
+        b.put(s.tile, out, after)
         return None
 
     def extent_of(self, values: Sequence[str], dim: str) -> Dim:
@@ -276,21 +251,20 @@ class _Run:
         f = p.fragments[s.fragment]
         depth = next(d for d in p.tiles[s.a].dims if d.name == s.over)
         batch, rows, columns = f.groups
+        shared, here, there = ([d.size for d in x] for x in f.groups)
         a = b.get(s.a, indices([*batch, *rows, depth]))
         c = b.get(s.b, indices([*batch, *columns, depth]))
-        left = a.reshape([*(d.size for d in (*batch, *rows)), *(1 for _ in columns), depth.size])
-        right = c.reshape(
-            [*(d.size for d in batch), *(1 for _ in rows), *(d.size for d in columns), depth.size]
-        )
+        left = a.reshape([*shared, *here, *(1 for _ in there), depth.size])
+        right = c.reshape([*shared, *(1 for _ in here), *there, depth.size])
         b.sums[s.fragment] = b.sums[s.fragment] + (left * right).sum(axis=-1)
 
     def combine(self, s: Combine) -> None:
         tile = self.program.tiles[s.tile]
         index = indices(tile.dims)
-        values = np.stack([_Run(o, self.tensors, ()).own(s.value, index) for o in self.cluster])
+        values = np.stack([o.own(s.value, index) for o in self.cluster])
         if s.peak:
             (peak,) = self.program.leaves(s.peak)
-            peaks = np.stack([_Run(o, self.tensors, ()).own(peak, index) for o in self.cluster])
+            peaks = np.stack([o.own(peak, index) for o in self.cluster])
             with np.errstate(all="ignore"):
                 factors = np.where(peaks == -np.inf, 0.0, np.exp(peaks - peaks.max(axis=0)))
             values = np.where(factors == 0, 0.0, values * factors)
@@ -306,31 +280,31 @@ class _Run:
         for d in type_.dims:
             if d.name not in have:  # the parts of a split
                 axis = next(a for a in p.space.reduced if parts_of(a.dim) == d.name)
-                index[d.name] = np.full([x.size for x in dims], b.at[axis.name])
+                index[d.name] = np.asarray(b.at[axis.name])
         made = np.broadcast_to(self.formula(value, index), [d.size for d in dims])
         whole = {d: index[d] if d not in have else w for d, w in b.whole(output, index).items()}
         tensor = self.tensors[p.tensors[output]]
         if not type_.names:
             tensor[...] = made
             return
-        inside = np.logical_and.reduce([whole[d] < b.extents[d] for d in type_.names])
-        places = tuple(np.broadcast_arrays(*(whole[d] for d in type_.names)))
+        tests = np.broadcast_arrays(*(whole[d] < b.extents[d] for d in type_.names))
+        inside, places = np.logical_and.reduce(tests), tuple(whole[d] for d in type_.names)
         if own := p.indexed.get(output):
             near = {d: np.where(inside, whole[d], 0) for d in type_.names}
             there, places = addressed(own, type_.names, near, (tensor, self.tensors[own.by]))
             inside = inside & there
-        tensor[tuple(x[inside] for x in places)] = made[inside]
+        scattered(tensor, places, inside, made)
 
-
-def elementwise(op: str, args: Sequence[Array]) -> Array:
-    """Compute an elementwise operation; truth values are 1 and 0."""
-    if op == "last":
-        return args[0]
-    if op == "less":
-        return np.asarray((args[0] < args[1]).astype(np.float64))
-    if op == "both":
-        return np.asarray(((args[0] != 0) & (args[1] != 0)).astype(np.float64))
-    if op == "where":
-        return np.asarray(np.where(args[0] != 0, args[1], args[2]))
-    (made,) = FLOAT64.elementwise[op](*((a,) for a in args))
-    return np.asarray(made)
+    meanings: ClassVar[Meanings] = {
+        Barrier: barrier,
+        Load: load,
+        Fill: fill,
+        Clear: clear,
+        Reduce: reduce,
+        Add: add,
+        Scale: scale,
+        Contract: contract,
+        Spill: spill,
+        Combine: combine,
+        Store: store,
+    }

@@ -12,13 +12,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mirage_kernels.generator.tiles.block import Array, TileError
+from mirage_kernels.generator.errors import MirageError
 
+Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]  # bytes from the start
 Warps = npt.NDArray[np.int64] | int
 
 CELL_BYTES = 2  # of the narrowest elements
 NOBODY, ANY = 0, -1  # which warp; any: threads of the block, each of which may be in any warp
+COPIES = 10_000  # as a warp: what copies bring; of several groups of them, the first
+
+
+class TileError(MirageError):
+    """A tile program whose threads do not agree on what memory holds."""
 
 
 @dataclass
@@ -51,22 +57,31 @@ class Memory:
                 raise TileError(f"{name} is read where something else lies, or nothing")
             if self._differs(self.writers[cells], who):
                 raise TileError(f"{name} is read without a barrier behind what writes it")
+            if isinstance(who, int) and who == ANY:
+                self.readers[cells] = ANY
+                continue
             several = np.broadcast(cells, who).shape != cells.shape  # warps for each cell
             readers, mine = self.readers[cells], ANY if several else who
             self.readers[cells] = np.where((readers == NOBODY) | (readers == mine), mine, ANY)
         return self.numbers[cells]
 
-    def barrier(self) -> None:
-        """Let all warps agree."""
-        self.writers.fill(NOBODY)
+    def own(self, at: Places) -> Array:
+        """Read elements that the same threads wrote: no barrier is needed."""
+        return self.numbers[at // CELL_BYTES]
+
+    def barrier(self, pending: int = COPIES * 3) -> None:
+        """Let all warps agree, on copies too but for groups from `pending` on."""
+        self.writers[self.writers < pending] = NOBODY
         self.readers.fill(NOBODY)
 
     def _cells(self, name: str, at: Places, width: int) -> list[Places]:
-        if np.any((at < 0) | (at + width > self.bytes)):
+        if at.min() < 0 or at.max() + width > self.bytes:
             raise TileError(f"{name} lies beyond the {self.bytes} bytes of its block")
         return [(at + more) // CELL_BYTES for more in range(0, width, CELL_BYTES)]
 
     @staticmethod
     def _differs(seen: npt.NDArray[np.int16], who: Warps) -> bool:
-        """Say whether another warp than `who` was seen."""
+        """Say whether another warp than `who` was seen; nobody is what any one may be."""
+        if isinstance(who, int) and who == ANY:
+            return bool(np.any(seen))
         return bool(np.any((seen != NOBODY) & ((seen != who) | (seen == ANY))))

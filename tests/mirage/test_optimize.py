@@ -240,9 +240,33 @@ def test_hand_written_kernels_are_emitted_too() -> None:
     assert "def execute_mugraph(in_1, in_2):" in code
 
 
-def test_what_cannot_be_planned_says_why(programs) -> None:
-    with pytest.raises(PlanError, match="no kernel can be planned yet: "):
-        mi.generate_cuda_program(programs["gqa"]().cygraph)
+@pytest.mark.parametrize(("name", "kernels"), [("gqa", 2), ("lora", 1)])
+def test_what_no_fast_schedule_takes_has_general_kernels(programs, name: str, kernels: int) -> None:
+    code = mi.generate_cuda_program(programs[name]().cygraph)["code"]
+    assert "// Schedule  general." in code
+    assert code.count("__global__") == kernels
+
+
+def test_what_streams_weights_has_a_fast_kernel(programs) -> None:
+    code = mi.generate_cuda_program(programs["gated_mlp"]().cygraph)["code"]
+    assert "general." not in code
+
+
+def test_a_product_by_a_library_is_a_kernel_of_its_own() -> None:
+    graph = mi.new_kernel_graph()
+    x, w = graph.new_input(dims=(16, 64)), graph.new_input(dims=(64, 32))
+    graph.mark_output(graph.matmul(x, w))
+    code = mi.generate_cuda_program(graph.cygraph)["code"]
+    assert "// muGraph   1 kernel." in code
+
+
+def test_operators_outside_of_blocks_are_superoptimized_first() -> None:
+    graph = mi.new_kernel_graph()
+    graph.mark_output(graph.exp(graph.new_input(dims=(16, 64))))
+    with pytest.raises(PlanError, match=r"no kernel can be planned: .*exp") as raised:
+        mi.generate_cuda_program(graph.cygraph)
+    assert "superoptimize()" in raised.value.hint
+    assert "__global__" in mi.generate_cuda_program(graph.superoptimize())["code"]
 
 
 def test_a_library_product_between_kernels_is_bound_in_the_planners_order_of_dims() -> None:

@@ -26,8 +26,8 @@ from mirage_kernels.generator.schedules.row_wise import RowWise
 from mirage_kernels.generator.schedules.run import require_runs, shortened_kernels
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.schedules.sliced_k import SlicedK
-from mirage_kernels.generator.tiles.block import TileError
 from mirage_kernels.generator.tiles.check import require_results
+from mirage_kernels.generator.tiles.memory import TileError
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "sm_90a"
 PARTS = ("lines", "fetches", "received", "loop", "reductions", "stages", "products", "epilogue")

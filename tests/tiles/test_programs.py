@@ -19,10 +19,10 @@ from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.request import Request
 from mirage_kernels.generator.schedules.general import general_variants
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tiles.block import TileError
 from mirage_kernels.generator.tiles.check import compare
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.lower import block_programs
+from mirage_kernels.generator.tiles.memory import TileError
 from mirage_kernels.generator.tiles.program import Barrier, BlockProgram, Fill, Statement, Tile
 
 

@@ -1,7 +1,7 @@
 """A graph as files: drawings for Graphviz, the Triton program and the CUDA kernel of a muGraph.
 
 A Triton program has a function `execute_mugraph`, which takes tensors as `new_input` declared them.
-The planner of CUDA kernels streams weights `[N, K]` past rows of tokens.
+CUDA kernels stream weights `[N, K]` past rows of tokens where they can; others are general ones.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -17,21 +18,27 @@ from pathlib import Path
 from mirage_kernels.generator import ir
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.emit.cuda import Header, emit_cuda
-from mirage_kernels.generator.errors import FileError, MirageError, PlanError
+from mirage_kernels.generator.errors import FileError, PlanError
+from mirage_kernels.generator.frontend.mirage.optimize import storage_of
 from mirage_kernels.generator.frontend.mirage.running import Runnable
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 from mirage_kernels.generator.ir.text import node_text
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.headers import mugraph_words
+from mirage_kernels.generator.records.record import About, SearchSummary
 from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.general import plan as general
 from mirage_kernels.generator.schedules.general.products import with_products
 from mirage_kernels.generator.schedules.run import require_runs
 from mirage_kernels.generator.schedules.streaming import Kernel
+from mirage_kernels.generator.search.verify import Proof
 from mirage_kernels.generator.target import target
+from mirage_kernels.generator.terminal import counted
 from mirage_kernels.generator.tiles.triton import emit_triton
 
 NAME = "mugraph"  # of the emitted functions
+MADE_BY = "mirage_kernels.generator: superoptimize"
 
 
 def generate_triton_program(graph: Runnable, target_cc: int | None = None) -> dict[str, str]:
@@ -75,41 +82,63 @@ def generate_cuda_program(
     input_strides: Sequence[Sequence[int]] | None = None,
     **others: object,
 ) -> dict[str, str]:
-    """Return {"code": the CUDA source} of the default architecture's kernel.
+    """Return {"code": the CUDA source} of the default architecture's kernels.
 
-    The kernel is made for csrc/tile and called through the library's dispatch; Mirage's other
-    options are taken and decided by the planner. Raises PlanError where none can be planned.
+    A kernel of a fast schedule is made for csrc/tile and called through the library's dispatch, a
+    general one is a program of its own; Mirage's other options are taken and decided by the
+    planner. Raises PlanError where no block has room, and for operators outside of blocks other
+    than products.
     """
-    return {"code": emit_cuda(_planned(graph)[0])}
-
-
-def _planned(graph: Runnable) -> tuple[Kernel, Lowered]:
-    """Return the first kernel that can be planned: of the graph, or of the muGraphs found.
-
-    Raises PlanError with the reason for the best one when there is none.
-    """
-    first: MirageError | None = None
-    for choice in graph.choices():
-        lowered = choice.lowered()
+    choices = [*graph.choices()]
+    for lowered in (choice.lowered() for choice in choices):
+        with suppress(PlanError):
+            return {"code": _streaming(lowered)}
+    first: PlanError | None = None
+    for lowered in (choice.lowered() for choice in choices):
         try:
-            planned = with_threads(streamed(lowered.graph))
-            program = tile_program(NAME, planned)
-            schedules = variants(program, target(DEFAULT_ARCH))
-            for variant in schedules:
-                require_runs(program, planned, variant.knobs)
+            return {"code": _general(lowered)}
         except PlanError as error:
             first = first or error
-            continue
-        dims = "_".join(f"{d.name}{d.size}" for d in program.output.type.dims)
-        paragraphs = [("muGraph", mugraph_words(lowered.graph))]
-        header = Header("mirage_kernels.generator: superoptimize", dims, paragraphs)
-        storage = lowered.graph.inputs[0].out.type.dtype
-        return Kernel(program, schedules, storage, header), lowered
     assert first is not None
-    raise PlanError(
-        f"no kernel can be planned yet: {first.sentence}",
-        "the planner takes one kernel that streams a weight in a loop; run it on CPU tensors",
-    ) from first
+    hint = first.hint or "graph.superoptimize() puts operators into blocks"
+    raise PlanError(f"no kernel can be planned: {first.sentence}", hint) from first
+
+
+def _streaming(lowered: Lowered) -> str:
+    """Return the source of a kernel that streams weights; PlanError for other muGraphs."""
+    planned = with_threads(streamed(lowered.graph))
+    program = tile_program(NAME, planned)
+    schedules = variants(program, target(DEFAULT_ARCH))
+    for variant in schedules:
+        require_runs(program, planned, variant.knobs)
+    dims = "_".join(f"{d.name}{d.size}" for d in program.output.type.dims)
+    header = Header(MADE_BY, dims, [("muGraph", mugraph_words(lowered.graph))])
+    return emit_cuda(Kernel(program, schedules, storage_of(lowered), header))
+
+
+def _general(lowered: Lowered) -> str:
+    """Return the source of general kernels, which take every muGraph that blocks have room for."""
+    graph, sizes = with_threads(lowered.graph), sizes_of(lowered.graph)
+    about = About(
+        recipe=NAME,
+        summary=NAME,
+        shape=sizes,
+        source="a graph recorded with mi",
+        dtype=storage_of(lowered).value,
+        arch=DEFAULT_ARCH,
+        search=SearchSummary(0, 0, 0),
+        proof=Proof((), 0.0),
+        accuracy=(),
+    )
+    record = general.planned(about, graph)
+    header = Header(MADE_BY, record.stem, [("Schedule", "general."), ("muGraph", _words(graph))])
+    return general.launcher(record).text([*header.lines("//"), ""])
+
+
+def _words(graph: ir.Graph) -> str:
+    kernels = len(with_products(graph).blocks)
+    alone = kernels == len(graph.blocks) == 1
+    return mugraph_words(graph) if alone else f"{counted(kernels, 'kernel')}."
 
 
 def streamed(graph: ir.Graph) -> ir.Graph:

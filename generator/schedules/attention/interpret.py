@@ -9,11 +9,12 @@ value is known in its phase only, those of the loop in one step of one warp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate, pairwise, product
 from math import inf, nan
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,8 +22,9 @@ from mirage_kernels.generator.ir import DType, Node, TensorType, Value
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Place, Step
-from mirage_kernels.generator.tiles.block import TileError
 from mirage_kernels.generator.tiles.check import CLOSE
+from mirage_kernels.generator.tiles.machine import Machine, Meanings
+from mirage_kernels.generator.tiles.memory import TileError
 
 Values = dict[str, Array]
 BEFORE, LOOP, AFTER = "before the loop", "in the loop", "after the combine"
@@ -126,20 +128,19 @@ class _WorkTile:
         divisor = replace(carried[sums.name], parts=(np.where(found == 0, 1.0, found),))
         whole = {sums.whole: divisor, product.whole: carried[product.name]}
         last = _Run(self, AFTER, self.literals | whole)
-        last.statements(self.program.after)
+        last.perform(self.program.after, AFTER)
         return last.value(STORED)
 
     def item(self, steps: range) -> Values:
         """Return what a block carries of a range of steps, once its warps have combined."""
         program, numbers = self.program, (*self.program.scalars, *self.program.integers)
         first = _Run(self, BEFORE, self.literals | {name: self.inputs[name] for name in numbers})
-        first.statements(program.before)
+        first.perform(program.before, BEFORE)
         for resident in filter(None, (program.resident, program.more_resident)):
             first.value(resident)
         warps = [dict(self.nothing) for _ in range(self.split.warps)]
         for turn, step in enumerate(steps):
-            warp = _Run(self, LOOP, dict(first.known), warps[turn % len(warps)], step)
-            warp.statements(program.loop)
+            _Run(self, LOOP, dict(first.known), warps[turn % len(warps)]).step(step)
         return self.combined(warps)
 
     def combined(self, parts: Sequence[Values]) -> Values:
@@ -161,28 +162,32 @@ def _raise(higher: Array, carried: Values, peak: str) -> None:
         carried[name] = higher if name == peak else computed("mul", (x, factor))
 
 
-@dataclass
-class _Run:
+class _Run(Machine[Step, Array]):
     """A phase of a work tile, or a step of one warp: what is known in it, and what is carried."""
 
-    tile: _WorkTile
-    phase: str
-    known: Values
-    carried: Values = field(default_factory=dict)
-    step: int = 0
+    def __init__(
+        self, tile: _WorkTile, phase: str, known: Values, carried: Values | None = None
+    ) -> None:
+        self.tile, self.phase, self.known = tile, phase, known
+        self.carried, self.turn = carried if carried is not None else Values(), 0
 
-    def statements(self, said: Sequence[Step]) -> None:
-        """Run statements in order."""
-        for s in said:
-            phases, run = _MEANINGS[s.do]
-            if self.phase not in phases:
-                raise TileError(f"{s.out} = {s.do.value} stands {self.phase}")
-            made = run(self, s)
-            if made is None:
-                continue
-            if not self.is_along(made, s):
-                raise TileError(f"{s.out} {s.type} is computed along {', '.join(made.dims)}")
-            self.known[s.out] = made
+    def kind(self, s: Step) -> Do:
+        return s.do
+
+    def require(self, s: Step, part: str) -> None:
+        """Raise TileError for a statement of another phase."""
+        if part not in _PHASES.get(s.do, (LOOP,)):
+            raise TileError(f"{s.out} = {s.do.value} stands {part}")
+
+    def made(self, s: Step, value: Array) -> None:
+        """Keep a value that has the dims which the statement declares."""
+        if not self.is_along(value, s):
+            raise TileError(f"{s.out} {s.type} is computed along {', '.join(value.dims)}")
+        self.known[s.out] = value
+
+    def step(self, step: int) -> None:
+        self.turn = step
+        self.perform(self.tile.program.loop, LOOP)
 
     def is_along(self, value: Array, s: Step) -> bool:
         """Say whether a value has the dims of a statement's result, of those with an extent."""
@@ -207,7 +212,7 @@ class _Run:
     def lines(self, tensor: str, behind: float) -> Array:
         """Return the step's lines of the cache; what stands `behind` the sequence is not read."""
         keys, x = self.tile.split.keys, self.tile.inputs[self.tile.program.tensors[tensor]]
-        first, end = self.step * keys, int(self.tile.lengths.parts[0][0])
+        first, end = self.turn * keys, int(self.tile.lengths.parts[0][0])
         dim = self.tile.program.roles.keys
         read = x.cut(dim, first, min(first + keys, end))
         edge = [(0, keys - read.extent(d) if d == dim else 0) for d in x.dims]
@@ -272,31 +277,35 @@ class _Run:
     def positions(self, s: Step) -> Array:
         """Return positions of query tokens, or of the step's keys."""
         roles, keys = self.tile.program.roles, self.tile.split.keys
-        dim, first, count = roles.keys, self.step * keys, keys
+        dim, first, count = roles.keys, self.turn * keys, keys
         if s.do is Do.ROW_TOKENS:
             dim, first, count = roles.tokens, 0, self.tile.sizes[roles.tokens]
         return Array((dim,), (np.arange(first, first + count),), real=False)
 
+    def stored(self, s: Step) -> None:
+        self.known[STORED] = self.value(*s.args)
 
-# The phases that a statement may stand in, and what it does.
-_MEANINGS: dict[Do, tuple[tuple[str, ...], Callable[[_Run, Step], Array | None]]] = {
-    Do.QUERIES: ((BEFORE,), _Run.argument),
-    Do.MORE_QUERIES: ((BEFORE,), _Run.argument),
-    Do.VECTOR: ((BEFORE,), _Run.argument),
-    Do.ROW_VECTORS: ((BEFORE,), _Run.argument),
-    Do.LENGTH: ((BEFORE,), lambda r, s: r.tile.lengths),
-    Do.TOKEN_COUNT: ((BEFORE,), lambda r, s: _number(r.tile.sizes[r.tile.program.roles.tokens])),
-    Do.ROW_TOKENS: ((BEFORE,), _Run.positions),
-    Do.KEY_POSITIONS: ((LOOP,), _Run.positions),
-    Do.KEYS: ((LOOP,), _Run.keys),
-    Do.MORE_KEYS: ((LOOP,), _Run.keys),
-    Do.MAP: ((BEFORE, LOOP, AFTER), _Run.map),
-    Do.LINE_SUM: ((BEFORE, LOOP), _Run.line_sum),
-    Do.SCORES: ((LOOP,), _Run.scores),
-    Do.MORE_SCORES: ((LOOP,), _Run.scores),
-    Do.RAISE: ((LOOP,), _Run.rescale),
-    Do.SUM: ((LOOP,), _Run.add),
-    Do.PRODUCT: ((LOOP,), _Run.add),
-    Do.SOFTMAX: ((LOOP,), _Run.softmax),
-    Do.STORE: ((AFTER,), lambda r, s: r.known.update({STORED: r.value(*s.args)})),
+    meanings: ClassVar[Meanings] = {
+        **dict.fromkeys((Do.QUERIES, Do.MORE_QUERIES, Do.VECTOR, Do.ROW_VECTORS), argument),
+        **dict.fromkeys((Do.ROW_TOKENS, Do.KEY_POSITIONS), positions),
+        **dict.fromkeys((Do.KEYS, Do.MORE_KEYS), keys),
+        **dict.fromkeys((Do.SCORES, Do.MORE_SCORES), scores),
+        **dict.fromkeys((Do.SUM, Do.PRODUCT), add),
+        Do.LENGTH: lambda run, s: run.tile.lengths,
+        Do.TOKEN_COUNT: lambda run, s: _number(run.tile.sizes[run.tile.program.roles.tokens]),
+        Do.MAP: map,
+        Do.LINE_SUM: line_sum,
+        Do.RAISE: rescale,
+        Do.SOFTMAX: softmax,
+        Do.STORE: stored,
+    }
+
+
+_EARLY = (Do.QUERIES, Do.MORE_QUERIES, Do.VECTOR, Do.ROW_VECTORS, Do.ROW_TOKENS)
+# The phases of statements that may not stand in the loop alone.
+_PHASES: dict[Do, tuple[str, ...]] = {
+    **dict.fromkeys((*_EARLY, Do.LENGTH, Do.TOKEN_COUNT), (BEFORE,)),
+    Do.MAP: (BEFORE, LOOP, AFTER),
+    Do.LINE_SUM: (BEFORE, LOOP),
+    Do.STORE: (AFTER,),
 }
