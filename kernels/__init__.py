@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mirage_kernels.append import qk_norm_rope_append
+    from mirage_kernels.append import qk_norm_rope_append, rope_append
     from mirage_kernels.assumptions import constant_history, constant_weights
     from mirage_kernels.attention import gqa, qk_norm_attention
     from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mirage_kernels.ops import (
         gated_mlp,
         layer_norm_linear,
+        linear,
         lora_linear,
         ntrans,
         rms_norm_gated_mlp,
@@ -40,6 +41,7 @@ __all__ = [
     "kernel_table",
     "layer_norm",
     "layer_norm_linear",
+    "linear",
     "load",
     "lora_linear",
     "mla_decode",
@@ -51,13 +53,14 @@ __all__ = [
     "rms_norm",
     "rms_norm_gated_mlp",
     "rms_norm_linear",
+    "rope_append",
     "supports",
 ]
 
 _HOME = {
     name: f"mirage_kernels.{module}"
     for module, names in {
-        "append": ["qk_norm_rope_append"],
+        "append": ["qk_norm_rope_append", "rope_append"],
         "assumptions": ["constant_history", "constant_weights"],
         "attention": ["gqa", "qk_norm_attention"],
         "dispatch": ["KernelEntry", "kernel_table", "supports"],
@@ -66,6 +69,7 @@ _HOME = {
         "ops": [
             "gated_mlp",
             "layer_norm_linear",
+            "linear",
             "lora_linear",
             "ntrans",
             "rms_norm_gated_mlp",

@@ -1,4 +1,4 @@
-"""The op in front of gqa: norms, rotates, and writes the cache."""
+"""The op in front of gqa: norms or not, rotates, and writes the cache."""
 
 from __future__ import annotations
 
@@ -64,3 +64,32 @@ def qk_norm_rope_append(
     )
     sizes = (num_heads, num_kv_heads, eps, weight_offset, norm, rope)
     return _append(qkv, *weights, cos_sin_cache, positions, *caches, slot_mapping, *sizes)
+
+
+def rope_append(
+    qkv: Tensor,
+    cos_sin_cache: Tensor,
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    rope: str = "neox",
+    kv_layout: str = "NHD",
+) -> Tensor:
+    """Rotate queries and keys, write keys and values to the caches, return the queries.
+
+    The op is `qk_norm_rope_append` without its norms: what Llama, Mistral and Qwen2 do.
+    """
+    op = "qk_norm_rope_append"
+    if torch.is_grad_enabled():
+        refuse_grad(op, qkv=qkv, cos_sin_cache=cos_sin_cache, k_cache=k_cache, v_cache=v_cache)
+    caches = (
+        nhd(op, "k_cache", k_cache, kv_layout),
+        nhd(op, "v_cache", v_cache, kv_layout),
+    )
+    sizes = (num_heads, num_kv_heads, 0.0, 0.0, "none", rope)
+    given = (cos_sin_cache, positions, *caches, slot_mapping)
+    return _append(qkv, None, None, None, None, *given, *sizes)

@@ -50,8 +50,8 @@ def _append(cache: Tensor, lines: Tensor, slots: Tensor) -> None:
 
 def qk_norm_rope_append(
     qkv: Tensor,
-    q_weight: Tensor,
-    k_weight: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
     q_bias: Tensor | None,
     k_bias: Tensor | None,
     cos_sin_cache: Tensor,
@@ -72,8 +72,10 @@ def qk_norm_rope_append(
     ends = [num_heads, num_heads + num_kv_heads]
     queries, keys, values = lines.tensor_split(ends, dim=1)
     table = _angles(cos_sin_cache, positions)
-    normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset).of(queries)
-    normed_k = Norm(norm, k_weight, k_bias, eps, weight_offset).of(keys)
-    q.copy_(_rotated(normed_q, table, rope))
-    _append(k_cache, _rotated(normed_k, table, rope).to(k_cache.dtype), slot_mapping)
+    queries, keys = queries.float(), keys.float()
+    if q_weight is not None and k_weight is not None:
+        queries = Norm(norm, q_weight, q_bias, eps, weight_offset).of(queries)
+        keys = Norm(norm, k_weight, k_bias, eps, weight_offset).of(keys)
+    q.copy_(_rotated(queries, table, rope))
+    _append(k_cache, _rotated(keys, table, rope).to(k_cache.dtype), slot_mapping)
     _append(v_cache, values, slot_mapping)

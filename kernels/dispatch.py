@@ -84,7 +84,8 @@ def supports(
 
     `supports("gqa", D=128, dtype=torch.bfloat16)`: of attention the question is whether a kernel
     serves it without options; where none does, a PyTorch program computes the call. So it is of
-    `qk_norm_rope_append` and of `rms_norm`, `layer_norm` and `act_and_mul`, which take any size.
+    `qk_norm_rope_append` and of `linear`, `rms_norm`, `layer_norm` and `act_and_mul`, which take
+    any size.
 
     Inside of torch.compile the answer is a constant, on which the graph depends.
     """

@@ -69,6 +69,22 @@ def _gated(gate: Tensor, up: Tensor, activation: str, out: Tensor) -> None:
         act_and_mul(gate, up, activation, out=out)
 
 
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    out: Tensor,
+) -> None:
+    if residual is None:
+        _linear(x, weight, bias, out)
+    elif bias is None:
+        torch.addmm(_rows(residual), _rows(x), weight.t(), out=_rows(out))
+    else:
+        torch.add(residual, functional.linear(x, weight, bias), out=out)
+
+
 def rms_norm_linear(
     x: Tensor,
     norm_weight: Tensor,

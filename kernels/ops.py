@@ -26,6 +26,7 @@ from torch import Tensor
 
 from mirage_kernels.compiled import compiled_op, compiled_pair
 
+_linear = compiled_op("linear")
 _rms_norm_linear = compiled_op("rms_norm_linear")
 _rms_norm_linear_residual = compiled_pair("rms_norm_linear")
 _layer_norm_linear = compiled_op("layer_norm_linear")
@@ -36,6 +37,24 @@ _gated_mlp_packed = compiled_op("gated_mlp", "packed")
 _rms_norm_gated_mlp = compiled_op("rms_norm_gated_mlp")
 _rms_norm_gated_mlp_packed = compiled_op("rms_norm_gated_mlp", "packed")
 _ntrans = compiled_op("ntrans")
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Compute residual + linear(x, weight) + bias in one kernel that reads the weights once.
+
+    Shapes: x `[..., K]`, weight `[N, K]`, bias `[N]`, residual `[..., N]`. The sum is rounded once.
+
+    `out` may be residual itself, which is then added to in place. This form takes any size: where
+    no kernel serves it PyTorch's program does.
+    """
+    return _linear(x, weight, bias, residual, out=out)
 
 
 @overload

@@ -28,6 +28,7 @@ AROUND = (
 # "composite": a kernel, and before and after it the options that it does not take.
 PROGRAMS: Mapping[str, Mapping[str, Program]] = {
     "library": {
+        "linear": library.linear,
         "rms_norm_linear": library.rms_norm_linear,
         "rms_norm_linear.residual": library.rms_norm_linear_residual,
         "layer_norm_linear": library.layer_norm_linear,

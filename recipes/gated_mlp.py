@@ -98,6 +98,7 @@ def reference(
             shape("Llama-3-70B, TP 8", K=8192, N=3584),
             shape("Qwen3-8B, TP 1", K=4096, N=12288),
             shape("Qwen3-32B, TP 1", K=5120, N=25600),
+            shape("Llama-3.2-1B, TP 1", K=2048, N=8192),
         ),
     ),
     form(

@@ -43,6 +43,10 @@ def reference(
             shape("Llama-3-8B qkv_proj, TP 1; also the Mirage paper's RMSNorm", K=4096, N=6144),
             shape("Llama-3-8B q_proj, TP 1; Chameleon-7B q_proj", K=4096, N=4096),
             shape("Llama-3-70B qkv_proj, TP 1", K=8192, N=10240),
+            shape("Llama-3.1-8B lm_head", K=4096, N=128256),
+            shape("Qwen3-8B lm_head", K=4096, N=151936),
+            shape("Llama-3.2-1B qkv_proj, TP 1", K=2048, N=3072),
+            shape("Llama-3.2-1B lm_head", K=2048, N=128256),
         ),
     ),
     form(

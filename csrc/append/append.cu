@@ -1,5 +1,5 @@
-// The kernel in front of gqa: norms and rotates the heads of queries and keys, and writes keys and
-// values to a paged cache.
+// The kernel in front of gqa: norms the heads of queries and keys or not, rotates them, and writes
+// keys and values to a paged cache.
 //
 // Written by hand, not found: it is the glue between ops that serving stacks need, and writes that
 // are scattered by slots are no muGraph.
@@ -124,10 +124,10 @@ __device__ float line_sum(float sum) {
 }
 
 // x -> (x - mean) / sqrt(variance + eps), or without the mean: RMS
-template <int kDepth, bool kCentered>
+template <int kDepth, HeadNorm kNorm>
 __device__ void normalize(Elements& x, bool has_any, float eps) {
   constexpr int kThreads = kLineThreads<kDepth>;
-  if constexpr (kCentered) {
+  if constexpr (kNorm == HeadNorm::kLayer) {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPair; ++i) sum += x.at[i / kVecElements][i % kVecElements];
@@ -159,13 +159,13 @@ __device__ Raw<T> load_head(const PerHead& heads, int head, const Share& share) 
 }
 
 // Of the head that a line is: of q, then of k. Lines of v have none, and RMS has no bias.
-template <class T, bool kCentered>
+template <class T, HeadNorm kNorm>
 __device__ Affine<T> load_affine(const AppendArgs& args, int line, const Share& share) {
-  if (line >= args.Hq + args.Hkv) return {};
+  if (kNorm == HeadNorm::kNone || line >= args.Hq + args.Hkv) return {};
   const bool is_q = line < args.Hq;
   const int head = is_q ? line : line - args.Hq;
   Affine<T> affine{load_head<T>(is_q ? args.q_weight : args.k_weight, head, share), {}};
-  if constexpr (kCentered) {
+  if constexpr (kNorm == HeadNorm::kLayer) {
     affine.bias = load_head<T>(is_q ? args.q_bias : args.k_bias, head, share);
   }
   return affine;
@@ -261,7 +261,7 @@ __device__ T* place_of(const AppendArgs& args, const WrittenCache& cache, int to
   return static_cast<T*>(cache.at) + page * cache.page + offset * cache.token + head * cache.head;
 }
 
-template <class T, int kDepth, bool kCentered>
+template <class T, int kDepth, HeadNorm kNorm>
 __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ AppendArgs args) {
   constexpr int kThreads = kLineThreads<kDepth>;
   constexpr int kLines = kBlockThreads / kThreads;
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ 
   share.any = share.any && line < lines;
 
   if (!args.constant_weights) tile::grid_dependency_wait();
-  const Affine<T> affine = load_affine<T, kCentered>(args, line, share);
+  const Affine<T> affine = load_affine<T, kNorm>(args, line, share);
   tile::grid_dependency_wait();
   tile::launch_dependents();  // now: what came before is there for it, which may read the cache
                               // early
@@ -290,8 +290,10 @@ __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ 
   const Angles angles = load_angles<T>(args, number_of(args.positions, token), share);
 
   Elements x = widened(raw);
-  normalize<kDepth, kCentered>(x, share.any, args.eps);
-  scale(x, affine, args.weight_offset);
+  if constexpr (kNorm != HeadNorm::kNone) {
+    normalize<kDepth, kNorm>(x, share.any, args.eps);
+    scale(x, affine, args.weight_offset);
+  }
   rotate(x, angles, args.interleaved);
   store(to, share, rounded<T>(x));
 }
@@ -301,12 +303,18 @@ cudaError_t launch(const AppendArgs& args, cudaStream_t stream) {
   constexpr int kLines = kBlockThreads / kLineThreads<kDepth>;
   const int lines = args.Hq + 2 * args.Hkv;
   const tile::Grid grid{args.tokens, tile::ceil_div(lines, kLines), kBlockThreads, 0};
-  if (args.centered) return tile::launch(append<T, kDepth, true>, grid, args, stream);
-  return tile::launch(append<T, kDepth, false>, grid, args, stream);
+  switch (args.norm) {
+    case HeadNorm::kNone:
+      return tile::launch(append<T, kDepth, HeadNorm::kNone>, grid, args, stream);
+    case HeadNorm::kLayer:
+      return tile::launch(append<T, kDepth, HeadNorm::kLayer>, grid, args, stream);
+    default:
+      return tile::launch(append<T, kDepth, HeadNorm::kRms>, grid, args, stream);
+  }
 }
 
 template <class T>
-AppendFn prefetch_l2(int64_t depth) {
+AppendFn kernel_of(int64_t depth) {
   switch (depth) {
     case 64:
       return launch<T, 64>;
@@ -326,7 +334,7 @@ AppendFn prefetch_l2(int64_t depth) {
 }  // namespace
 
 AppendFn find_append_kernel(const char* dtype, int64_t D) {
-  return std::strcmp(dtype, "fp16") == 0 ? prefetch_l2<__half>(D) : prefetch_l2<__nv_bfloat16>(D);
+  return std::strcmp(dtype, "fp16") == 0 ? kernel_of<__half>(D) : kernel_of<__nv_bfloat16>(D);
 }
 
 }  // namespace mirage

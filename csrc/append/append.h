@@ -27,6 +27,8 @@ struct WrittenCache {
   int64_t page, token, head;
 };
 
+enum class HeadNorm { kNone, kRms, kLayer };
+
 // One call. All lines [D] begin at multiples of 16 bytes.
 struct AppendArgs {
   const void* qkv;    // [tokens, (Hq + 2 Hkv) * D]: heads of q, then k, then v
@@ -36,7 +38,7 @@ struct AppendArgs {
   int64_t angles_row, positions_end;
   bool float_angles;  // fp32; otherwise the type of qkv
   bool interleaved;   // rotates elements 2 i and 2 i + 1; otherwise i and rotated / 2 + i
-  bool centered;      // LayerNorm; otherwise RMS
+  HeadNorm norm;      // of queries and keys
   // Whether weights and biases may be read while the kernel before in the stream still runs.
   bool constant_weights;
   PerToken positions;  // outside [0, positions_end): what would be rotated becomes NaN

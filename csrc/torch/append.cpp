@@ -24,8 +24,8 @@ struct AppendInputs {
   // Values in the order of the schema.
   explicit AppendInputs(const Values& values)
       : qkv(*values[0].tensor),
-        q_weight(*values[1].tensor),
-        k_weight(*values[2].tensor),
+        q_weight(values[1].tensor),
+        k_weight(values[2].tensor),
         q_bias(values[3].tensor),
         k_bias(values[4].tensor),
         cos_sin_cache(*values[5].tensor),
@@ -41,8 +41,7 @@ struct AppendInputs {
         rope(values[15].text) {}
 
   const Tensor& qkv;  // [tokens, (Hq + 2 Hkv) * D]
-  const Tensor &q_weight, &k_weight;
-  const MaybeTensor &q_bias, &k_bias;
+  const MaybeTensor &q_weight, &k_weight, &q_bias, &k_bias;
   const Tensor& cos_sin_cache;  // [positions, rotated elements of D]: cosines, then sines
   const Tensor& positions;      // [tokens]
   const Tensor &k_cache, &v_cache;
@@ -96,13 +95,29 @@ void check_qkv(const AppendInputs& in) {
               argument("k_cache", in.k_cache)});
 }
 
+// Without a norm nothing is read of what norms have.
+void check_no_norm(const AppendInputs& in) {
+  const std::pair<const char*, const MaybeTensor*> given[] = {{"q_weight", &in.q_weight},
+                                                              {"k_weight", &in.k_weight},
+                                                              {"q_bias", &in.q_bias},
+                                                              {"k_bias", &in.k_bias}};
+  for (const auto& [name, tensor] : given) {
+    if (*tensor) fail_append(std::string("norm 'none' takes no ") + name + "; 'rms' does");
+  }
+}
+
 void check_norms(const AppendInputs& in) {
+  if (in.norm == "none") return check_no_norm(in);
+  if (!in.q_weight || !in.k_weight) {
+    const char* missing = in.q_weight ? "k_weight" : "q_weight";
+    fail_append(std::string(missing) + " is None; a tensor works, or norm 'none'");
+  }
   check_norm({kOp, "norm", in.norm}, in.q_bias || in.k_bias);
   const Argument qkv = argument("qkv", in.qkv), model = argument("k_cache", in.k_cache);
   const PerHeadShape of_q{in.num_heads, in.head_size(), model, qkv};
   const PerHeadShape of_k{in.num_kv_heads, in.head_size(), model, qkv};
-  check_per_head(argument("q_weight", in.q_weight), of_q);
-  check_per_head(argument("k_weight", in.k_weight), of_k);
+  check_per_head(argument("q_weight", *in.q_weight), of_q);
+  check_per_head(argument("k_weight", *in.k_weight), of_k);
   if (in.q_bias) check_per_head(argument("q_bias", *in.q_bias), of_q);
   if (in.k_bias) check_per_head(argument("k_bias", *in.k_bias), of_k);
   check_not_negative(kOp, "eps", in.eps);
@@ -181,7 +196,9 @@ AppendArgs args_of(const AppendInputs& in, const Tensor& q) {
   args.positions_end = in.cos_sin_cache.size(0);
   args.float_angles = in.cos_sin_cache.scalar_type() == ScalarType::Float;
   args.interleaved = in.rope == "interleaved";
-  args.centered = in.norm == "layer";
+  args.norm = in.norm == "none"    ? HeadNorm::kNone
+              : in.norm == "layer" ? HeadNorm::kLayer
+                                   : HeadNorm::kRms;
   args.constant_weights = constant_weights();
   args.positions = per_token(in.positions);
   args.slots = per_token(in.slot_mapping);

@@ -83,6 +83,7 @@ class NamedDimsCall : public Call {
   void check_shape(const Shaped& shaped);
   [[noreturn]] void fail_dims(const Shaped& shaped, size_t model) const;
   const Dim* find(char letter) const;
+  std::vector<Argument> apart_from(const Tensor& result) const;
   int64_t tokens() const;
   KernelQuery query(const char* recipe) const;
   void find_kernel();
@@ -211,15 +212,28 @@ Tensor NamedDimsCall::new_result(size_t index) const {
   return torch::stable::new_empty(x(), shape);
 }
 
+// The tensors that a result may not touch: all but an addend that it takes the very place of.
+std::vector<Argument> NamedDimsCall::apart_from(const Tensor& result) const {
+  std::vector<Argument> others;
+  for (size_t i = 0; i < signature_.parameters.size(); ++i) {
+    if (!values_[i].tensor) continue;
+    const Tensor& given = *values_[i].tensor;
+    const bool is_same = given.const_data_ptr() == result.const_data_ptr() && given.is_contiguous();
+    if (signature_.parameters[i].kind != Kind::kAddend || !is_same) others.push_back(argument(i));
+  }
+  return others;
+}
+
 void NamedDimsCall::check_results(const Results& results) {
-  std::vector<Argument> others = given_tensors(signature_, values_);
+  std::vector<Argument> made;
   for (size_t i = 0; i < signature_.results.size(); ++i) {
     const Parameter& parameter = signature_.results[i];
     const Argument result{signature_.op, parameter.name, results[i]};
     check_like(result, argument(0));
     check_shape({result, parameter.dims, signature_.parameters.size()});
-    check_out(result, others);
-    others.push_back(result);
+    check_out(result, apart_from(results[i]));
+    check_apart(result, made);
+    made.push_back(result);
   }
 }
 
@@ -319,7 +333,7 @@ void NamedDimsCall::launch(const Results& results) const {
       args.slices = find(kSlices)->size;
     } else if (tensor == nullptr) {
       ++inputs;
-    } else if (parameter.kind == Kind::kRows) {
+    } else if (parameter.kind == Kind::kRows || parameter.kind == Kind::kAddend) {
       kept.push_back(rows_of(*tensor));
       args.inputs[inputs] = kept.back().tensor.const_data_ptr();
       args.row_strides[inputs++] = kept.back().stride;

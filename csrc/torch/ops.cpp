@@ -29,6 +29,7 @@ const Parameter kBias{"bias", "Tensor?", Kind::kWeight, "N", kOption};
 const Parameter kWeightOffset{"weight_offset", "float", Kind::kNumber, "", kOption};
 const Parameter kNormBias{"norm_bias", "Tensor?", Kind::kWeight, "K"};
 const Parameter kResidual{"residual", "Tensor", Kind::kRows, "M K", kOption};
+const Parameter kAddend{"residual", "Tensor?", Kind::kAddend, "M N", kOption};
 const Parameter kOut{"out", "Tensor", Kind::kRows, "M N"};
 const Parameter kNormed{"out", "Tensor", Kind::kRows, "M K"};
 const Parameter kTotal{"total", "Tensor", Kind::kRows, "M K"};
@@ -94,8 +95,8 @@ const std::string kMla =
     "the cache], Tensor? block_table, Tensor? seq_lens, Tensor? cu_seqlens_q, SymInt max_q_len, "
     "SymInt max_seq_len, float scale, bool causal";
 const std::string kAppend =
-    "Tensor qkv, " + kNorms +
-    "Tensor cos_sin_cache, Tensor positions, Tensor(a!) k_cache, "
+    "Tensor qkv, Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, Tensor? k_bias, Tensor "
+    "cos_sin_cache, Tensor positions, Tensor(a!) k_cache, "
     "Tensor(b!) v_cache, Tensor slot_mapping, int num_heads, int num_kv_heads, " +
     kNormOptions + ", str rope";
 
@@ -105,6 +106,8 @@ const Signature kSignatures[] = {
     // total = x + residual, and the same of total
     named_dims("rms_norm_linear", "residual",
                {kX, kNormWeight, kWeight, kEps, kBias, kResidual, kWeightOffset}, {kOut, kTotal}),
+    // y = residual + linear(x, weight) + bias
+    only_own(named_dims("linear", "", {kX, kWeight, kBias, kAddend})),
     // y = linear((x - mean(x)) / std(x) * norm_weight + norm_bias, weight) + bias
     named_dims("layer_norm_linear", "", {kX, kNormWeight, kNormBias, kWeight, kEps, kBias}),
     // y = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias

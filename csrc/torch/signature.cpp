@@ -28,6 +28,7 @@ constexpr RecipeOfWord kRecipes[] = {
     {"rms_norm_gated_mlp", "relu", "rms_norm_gated_mlp_relu"},
     {"qk_norm_attention", "rms", "qk_norm_attention"},
     {"qk_norm_attention", "layer", "qk_layer_norm_attention"},
+    {"qk_norm_rope_append", "none", "qk_norm_rope_append"},
     {"qk_norm_rope_append", "rms", "qk_norm_rope_append"},
     {"qk_norm_rope_append", "layer", "qk_norm_rope_append"},
 };
@@ -35,6 +36,7 @@ constexpr RecipeOfWord kRecipes[] = {
 const char* kind_text(Kind kind) {
   switch (kind) {
     case Kind::kRows:
+    case Kind::kAddend:
       return "rows";
     case Kind::kWeight:
       return "weight";

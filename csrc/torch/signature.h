@@ -14,6 +14,8 @@ class Call;
 
 enum class Kind {
   kRows,         // [..., K]: rows may be strided; what a kernel can't read is copied first
+  kAddend,       // the same, each element read only by the thread that writes the result's element:
+                 // the result may be written over it
   kWeight,       // read where it lies
   kIndices,      // int32 or int64: which slice of stacks, dims "A ..", a token has
   kNumber,       // run-time scalar that is finite

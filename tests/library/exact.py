@@ -33,6 +33,12 @@ def exact_layer_norm(
     return normed if norm_bias is None else normed + norm_bias
 
 
+def exact_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | float = 0.0, residual: Tensor | float = 0.0
+) -> Tensor:
+    return residual + x @ weight.t() + bias
+
+
 def exact_rms_norm_linear(
     weight: Tensor, bias: Tensor | float = 0.0, **norm: Any
 ) -> tuple[Tensor, ...]:

@@ -12,6 +12,7 @@ from exact import (
     exact_gated_mlp,
     exact_layer_norm,
     exact_layer_norm_linear,
+    exact_linear,
     exact_lora_linear,
     exact_ntrans,
     exact_rms_norm,
@@ -136,7 +137,12 @@ class Case:
             return "packed"
         if "adapter_ids" in self.tensors:
             return "batched"
-        return "residual" if "residual" in self.tensors else "default"
+        return "residual" if self.returns_total else "default"
+
+    @property
+    def returns_total(self) -> bool:
+        """Say whether the op returns the sum that it works on."""
+        return "residual" in self.tensors and self.op != "linear"
 
     @property
     def options(self) -> set[str]:
@@ -175,7 +181,7 @@ class Case:
     def poisoned(self, *leading: int) -> tuple[Tensor, ...]:
         """Return tensors for the results, full of NaN."""
         letters = {letter for dims in self.tensors.values() for letter in dims}
-        last = ["N" if "N" in letters else "K"] + ["K"] * ("residual" in self.tensors)
+        last = ["N" if "N" in letters else "K"] + ["K"] * self.returns_total
         shapes = [(*leading, self.sizes[name]) for name in last]
         return tuple(torch.full(s, torch.nan, dtype=self.dtype, device=self.device) for s in shapes)
 
@@ -185,6 +191,8 @@ class Case:
 
 
 X = {"x": "M K"}
+PLAIN = {**X, "weight": "N K"}
+ADDEND = {"residual": "M N"}
 NORMED = {**X, "norm_weight": "K", "weight": "N K"}
 LAYERED = {**X, "norm_weight": "K", "norm_bias": "K", "weight": "N K"}
 LORA = {**X, "weight": "N K", "lora_a": "R K", "lora_b": "N R"}
@@ -196,7 +204,7 @@ NORMED_PACKED = {**X, "norm_weight": "K", "gate_weight": "2N K"}
 NORM = {**X, "norm_weight": "K"}
 HALVES = {"gate": "M N", "up": "M N"}
 BIAS = {"bias": "N"}
-ANY_SIZE = ("rms_norm", "layer_norm", "act_and_mul")  # where no kernel serves, PyTorch
+ANY_SIZE = ("linear", "rms_norm", "layer_norm", "act_and_mul")  # where no kernel serves, PyTorch
 
 
 def _made(name: str, tensors: Mapping[str, str], exact: Exact, **scalars: object) -> Case:
@@ -221,6 +229,10 @@ CASES = (
         exact_rms_norm_linear,
         weight_offset=1.0,
     ),
+    _made("", PLAIN, exact_linear),
+    _made("bias", PLAIN | BIAS, exact_linear),
+    _made("onto residual", PLAIN | ADDEND, exact_linear),
+    _made("bias onto residual", PLAIN | BIAS | ADDEND, exact_linear),
     _made("", LAYERED, exact_layer_norm_linear, eps=1e-5),
     _made("without norm_bias", NORMED, exact_layer_norm_linear, norm_bias=None),
     _made("bias", LAYERED | BIAS, exact_layer_norm_linear),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mirage_kernels import gqa, qk_norm_rope_append
+from mirage_kernels import gqa, qk_norm_rope_append, rope_append
 
 DEPTHS = [64, 96, 128, 192, 256]
 DTYPES = [torch.float16, torch.bfloat16]
@@ -137,14 +137,21 @@ def exact(call: Call, kind: str, lines: Tensor) -> Tensor:
     x = x * (call.weights[f"{kind}_weight"].double() + case.weight_offset)
     if case.norm == "layer":
         x = x + call.weights[f"{kind}_bias"].double()
-    turned, rest = x.tensor_split([case.rotated], -1)
+    return turned(call, x)
+
+
+def turned(call: Call, lines: Tensor) -> Tensor:
+    """Rotate lines `[tokens, heads, D]` in float64."""
+    case, x = call.case, lines.double()
+    rotated, rest = x.tensor_split([case.rotated], -1)
+    cos, sin = x.tensor_split([case.rotated], -1)
     cos, sin = call.angles[call.positions.long()].double()[:, None].chunk(2, -1)
     if case.rope == "neox":
-        a, b = turned.chunk(2, -1)
+        a, b = rotated.chunk(2, -1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
-    a, b = turned[..., ::2], turned[..., 1::2]
-    turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
-    return torch.cat([turned, rest], -1)
+    a, b = rotated[..., ::2], rotated[..., 1::2]
+    rotated = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+    return torch.cat([rotated, rest], -1)
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -324,3 +331,33 @@ def test_feeds_gqa() -> None:
     q, (k, v) = call.run(), call.caches
     y = gqa(q[None], k, v, torch.zeros(1, 1).int(), torch.tensor([5]).int())
     assert torch.equal(y, gqa(q[None], k[:1, :5], v[:1, :5], causal=True))
+
+
+@on_both
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("rope", ["neox", "interleaved"])
+def test_rope_append_is_the_op_without_norms(depth: int, rope: str, device: str) -> None:
+    case = Case(depth=depth, rotated=depth - depth % 32, rope=rope, device=device)
+    call = made(case)
+    lines = call.qkv.view(case.tokens, -1, depth)
+    queries, keys, values = lines.split([case.heads[0], case.heads[1], case.heads[1]], 1)
+    caches = call.caches
+    slots = call.slots
+    heads = {"num_heads": case.heads[0], "num_kv_heads": case.heads[1]}
+    q = rope_append(call.qkv, call.angles, call.positions, *caches, slots, **heads, rope=rope)
+    kept = slots >= 0
+    k_lines, v_lines = (call.slot_lines(cache)[slots[kept]] for cache in caches)
+    close = {"rtol": CLOSE[case.dtype], "atol": CLOSE[case.dtype]}
+    assert torch.allclose(q.double(), turned(call, queries), **close)
+    assert torch.allclose(k_lines.double(), turned(call, keys)[kept], **close)
+    assert torch.equal(v_lines, values[kept])
+
+
+def test_a_norm_without_weights_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="q_weight is None; a tensor works, or norm 'none'"):
+        made(Case()).run(q_weight=None)
+
+
+def test_weights_without_a_norm_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="norm 'none' takes no q_weight; 'rms' does"):
+        made(Case()).run(norm="none")

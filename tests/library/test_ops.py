@@ -11,6 +11,7 @@ from exact import results, same
 from torch import Tensor
 from torch.nn.functional import linear
 
+from mirage_kernels import linear as linear_op
 from mirage_kernels import lora_linear, rms_norm_linear
 from mirage_kernels.generator.recipe import load_recipe
 from mirage_kernels.library import ACTIVATIONS
@@ -167,3 +168,27 @@ def test_what_fails_in_pytorchs_program_is_said(cases, monkeypatch: pytest.Monke
         "mirage_kernels::gated_mlp: PyTorch's own program failed: CUDA out of memory. Tried to "
         "allocate 3 apples."
     )
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_linear_adds_to_residual_in_place(tokens: int, with_bias: bool) -> None:
+    x, weight, bias, residual = (
+        torch.randn(*shape).half() for shape in [(tokens, 64), (96, 64), (96,), (tokens, 96)]
+    )
+    given = bias if with_bias else None
+    expected = linear_op(x, weight, given, residual=residual)
+    assert linear_op(x, weight, given, residual=residual, out=residual) is residual
+    assert torch.equal(residual, expected)
+
+
+def test_linear_refuses_out_that_overlaps_residual_elsewhere() -> None:
+    x, weight, rows = torch.ones(2, 64).half(), torch.ones(96, 64).half(), torch.ones(3, 96).half()
+    with pytest.raises(RuntimeError, match="out shares memory with residual"):
+        linear_op(x, weight, residual=rows[:2], out=rows[1:])
+
+
+def test_linear_refuses_out_that_is_x() -> None:
+    x, weight = torch.ones(2, 64).half(), torch.ones(64, 64).half()
+    with pytest.raises(RuntimeError, match="out shares memory with x"):
+        linear_op(x, weight, residual=torch.ones(2, 64).half(), out=x)

@@ -37,6 +37,7 @@ ROPE = {"cos_sin_cache": torch.ones(5, 64), "positions": LENGTHS}
 HEADS = {"num_heads": 4, "num_kv_heads": 2}
 GOOD = {
     "rms_norm_linear": NORMED | {"weight": WEIGHT},
+    "linear": {"x": X, "weight": WEIGHT},
     "layer_norm_linear": NORMED | {"norm_bias": NORM_WEIGHT, "weight": WEIGHT},
     "lora_linear": LORA,
     "lora_linear batched": LORA | {"lora_a": STACK_A, "lora_b": STACK_B},
@@ -101,6 +102,12 @@ WRONG: dict[str, tuple[dict[str, object], ...]] = {
         {"out": WEIGHT.view(-1)[: 6 * N].view(2, 3, N)},
         {"out": np.ones(3)},
         {"residual": X, "out": torch.ones(2, 2, 3)},
+    ),
+    "linear": (
+        {"bias": WEIGHT[:1]},
+        {"residual": X},
+        {"residual": X.float()},
+        {"out": X},
     ),
     "layer_norm_linear": ({"norm_bias": NORM_WEIGHT.float()},),
     "lora_linear": (

@@ -1,0 +1,1 @@
+"""Whole decode steps: models in random weights, our steps and their peers."""
