@@ -105,6 +105,13 @@ def number_sentence(op: str, argument: str, given: object, works: str) -> str:
     return f"mirage_kernels::{op}: {argument} is {given}; {works} works"
 
 
+def value_sentence(op: str, argument: str, element: tuple[Sequence[int], int], works: str) -> str:
+    """Say which element of a tensor breaks which bound: its place and what it is."""
+    place, found = element
+    at = ", ".join(map(str, place))
+    return f"mirage_kernels::{op}: {argument}[{at}] is {found}; {works}"
+
+
 def cache_layout_sentence(op: str, kv_layout: str) -> str:
     """Say which layouts of a cache there are."""
     return f"mirage_kernels::{op}: kv_layout is {kv_layout!r}; 'NHD' and 'HND' work"

@@ -30,6 +30,7 @@ class Parameter:
     name: str
     kind: str
     axes: tuple[Axis, ...]
+    label: str  # what sentences call it
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,6 @@ def _signature(
     return Signature(op, overload, parameters, results, static, in_place)
 
 
-def _parameter(name: str, dims: str, kind: str) -> Parameter:
+def _parameter(name: str, dims: str, kind: str, label: str) -> Parameter:
     axes = tuple(Axis(word[-1], int(word[:-1] or 1)) for word in dims.split())
-    return Parameter(name, kind, axes)
+    return Parameter(name, kind, axes, label)

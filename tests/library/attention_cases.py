@@ -272,8 +272,7 @@ def _seen(case: Case, length: int, place: tuple[int, int]) -> tuple[int, int]:
     """Return the range of keys that a token sees; `place` is its number and of how many."""
     t, count = place
     position = length - count + t
-    causal = case.options.get("causal")
-    causal = bool(case.page_size) if causal is None else causal
+    causal = case.options.get("causal", True)
     window = case.options.get("window_left", -1)
     last = min(length, position + 1) if causal else length
     first = max(0, position - window) if window >= 0 else 0  # type: ignore[operator]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mirage_kernels import gqa, qk_norm_rope_append
+from mirage_kernels import checking, gqa, qk_norm_rope_append
 
 DEPTHS = [64, 96, 128, 192, 256]
 DTYPES = [torch.float16, torch.bfloat16]
@@ -252,7 +252,14 @@ def test_large_values_neither_overflow_nor_vanish(device: str, float_angles: boo
     check_results(call, call.run())
 
 
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU looks at no values, as the GPU does where checking mode is off."""
+    monkeypatch.setitem(checking.CHECKS, "qk_norm_rope_append", lambda op, given: None)
+
+
 @on_both
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("depth", [128, 80])
 def test_slots_outside_the_cache_are_not_written(device: str, depth: int) -> None:
     call = made(Case(device=device, depth=depth, rotated=depth, tokens=6))
@@ -269,6 +276,7 @@ def test_no_slot_inside_writes_nothing(device: str) -> None:
 
 
 @on_both
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("table_rows", [KNOWN_POSITIONS, 0])
 def test_positions_outside_the_table_give_nan_where_rotated(device: str, table_rows: int) -> None:
     call = made(Case(device=device, rotated=64, tokens=4))
