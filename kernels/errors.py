@@ -105,6 +105,12 @@ def number_sentence(op: str, argument: str, given: object, works: str) -> str:
     return f"mirage_kernels::{op}: {argument} is {given}; {works} works"
 
 
+def question_sentence(op: str, what: str, works: str) -> str:
+    """Say what a question about an op is wrong about."""
+    place = f"mirage_kernels.supports({op!r})" if op else "mirage_kernels.supports"
+    return f"{place}: {what}; {works}"
+
+
 def value_sentence(op: str, argument: str, element: tuple[Sequence[int], int], works: str) -> str:
     """Say which element of a tensor breaks which bound: its place and what it is."""
     place, found = element

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from mirage_kernels.dispatch import kernel_table, supports
+from mirage_kernels.dispatch import DTYPE_NAMES
 from mirage_kernels.registration import own_types  # registers all that the ops need, too
+from mirage_kernels.support import supports
 
 if TYPE_CHECKING:
     from mirage_kernels.attention_calls import Call, Wanted
@@ -42,7 +43,6 @@ NARROW: dict[tuple[bool, int], tuple[int, int]] = {
     (True, 192): (32, 1024),
     (True, 256): (16, 1024),
 }
-_CAUSAL = "sliding_window_attention"  # the recipe of several causal query tokens
 
 
 def is_prefill(call: Call, wanted: Wanted, *, kernels: bool = False) -> bool:
@@ -94,11 +94,8 @@ def kind_of(tokens: int, keys: int, *, causal: bool) -> str:
 
 @cache
 def _has_kernel(causal: bool, depth: int, dtype: torch.dtype, device: int) -> bool:
-    if not supports("gqa", D=depth, dtype=dtype, device=device):
-        return False
-    return not causal or any(
-        row.recipe == _CAUSAL and row.dims == {"D": depth} for row in kernel_table()
-    )
+    is_half = dtype in DTYPE_NAMES  # others the op refuses
+    return is_half and supports("gqa", D=depth, T=2, causal=causal, dtype=dtype, device=device)
 
 
 def prefill(call: Call, out: Tensor | None) -> Tensor:

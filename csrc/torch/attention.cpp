@@ -7,6 +7,7 @@
 #include "arguments.h"
 #include "assumptions.h"
 #include "attention_inputs.h"
+#include "attention_recipe.h"
 #include "call.h"
 #include "device.h"
 #include "registry.h"
@@ -175,24 +176,16 @@ void check_numbers(const AttentionInputs& in) {
   if (!in.norm.empty()) check_norm({in.op, "norm", in.norm}, in.q_bias || in.k_bias);
 }
 
-// Whether a kernel norms queries and keys as the call wants; RMS kernels take weights [D] only.
-const char* norm_recipe(const AttentionInputs& in) {
-  const bool shared = in.q_weight->dim() == 1 && in.k_weight->dim() == 1;
-  if (in.norm == "rms") return shared ? "qk_norm_attention" : nullptr;
-  return in.weight_offset == 0 ? "qk_layer_norm_attention" : nullptr;
-}
-
-// nullptr where no recipe says what the call computes. Recipes that know windows are causal; for a
-// sequence's only query token, which sees all keys, causal or not is the same.
+// By which recipe queries, keys and masks go together in a call.
 const char* recipe_of(const AttentionInputs& in) {
-  const bool one_token = in.q_len <= 1;
-  const bool by_place = in.window_left >= 0 || (in.causal && !one_token);
-  const bool capped = in.logits_soft_cap != 0;
-  if (in.is_latent) return by_place ? nullptr : "mla_decode";
-  if (!in.norm.empty()) return by_place || capped ? nullptr : norm_recipe(in);
-  if (!by_place && !capped) return "gqa";
-  if (!in.causal && !one_token) return nullptr;
-  return capped ? "gqa_full" : "sliding_window_attention";
+  AttentionForm form{in.is_latent, in.norm};
+  form.has_several_tokens = in.q_len > 1;
+  form.is_causal = in.causal;
+  form.has_window = in.window_left >= 0;
+  form.has_cap = in.logits_soft_cap != 0;
+  form.has_weight_offset = in.weight_offset != 0;
+  form.has_norms_by_head = in.is_normed && (in.q_weight->dim() != 1 || in.k_weight->dim() != 1);
+  return attention_recipe(form);
 }
 
 KernelQuery query_of(const AttentionInputs& in, const char* recipe) {

@@ -147,6 +147,7 @@ std::string json_of(const Signature& signature) {
   return std::string("{\"op\": \"") + signature.op + "\", \"overload\": \"" + signature.overload +
          "\", \"static_dims\": \"" + signature.static_dims +
          "\", \"in_place\": " + (is_in_place(signature) ? "true" : "false") +
+         ", \"only_own\": " + (signature.only_own ? "true" : "false") +
          ", \"parameters\": " + json_of(signature.parameters) +
          ", \"results\": " + json_of(signature.results) + "}";
 }

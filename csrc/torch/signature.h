@@ -87,7 +87,7 @@ bool is_in_place(const Signature& signature);
 
 std::string schema_of(const Signature& signature, Form form);
 
-// {"op", "overload", "static_dims", "in_place", "parameters": [{"name", "dims", "kind",
+// {"op", "overload", "static_dims", "in_place", "only_own", "parameters": [{"name", "dims", "kind",
 // "label"}, ...],
 // "results": [...]} as JSON.
 std::string json_of(const Signature& signature);
