@@ -228,17 +228,16 @@ def rms_norm_gated_mlp(
     `residual`, like x, the op works on x + residual and returns the pair `(y, total)`, as
     `rms_norm_linear` does; where no kernel makes both, one of ours makes the sum first.
     """
-    options = (eps, activation, weight_offset)
     if residual is not None or isinstance(out, tuple | list):
-        options = (eps, activation, residual, weight_offset)
+        sums = (eps, activation, residual, weight_offset)
         if up_weight is None:
             return _rms_norm_gated_mlp_packed_residual(
-                *(x, norm_weight, gate_weight), *options, out=out, weights=constant_weights
+                x, norm_weight, gate_weight, *sums, out=out, weights=constant_weights
             )
-        weights = (norm_weight, gate_weight, up_weight)
         return _rms_norm_gated_mlp_residual(
-            x, *weights, *options, out=out, weights=constant_weights
+            x, norm_weight, gate_weight, up_weight, *sums, out=out, weights=constant_weights
         )
+    options = (eps, activation, weight_offset)
     if up_weight is None:
         return _rms_norm_gated_mlp_packed(
             x, norm_weight, gate_weight, *options, out=out, weights=constant_weights

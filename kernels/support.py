@@ -81,8 +81,8 @@ def _plain(name: str, value: object) -> object:
     """Return what torch.compile can keep as a constant; an open dim's size is not looked at."""
     if name in _OPEN_DIMS or name == SLICES:
         return 1
-    if isinstance(value, torch.SymInt):
-        return operator.index(value)
+    if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
+        return operator.index(value)  # while tracing it may be a symbol
     return True if isinstance(value, torch.Tensor) else value
 
 
