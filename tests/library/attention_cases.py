@@ -63,6 +63,11 @@ class Case:
         closest = 1e-3 if self.dtype == torch.float16 else 8e-3
         return 2 * closest if self.options.get("weight_offset") else closest
 
+    @property
+    def lse_tolerance(self) -> float:
+        """The same of the log-sum-exp."""
+        return self.tolerance
+
 
 @dataclass
 class Call:
@@ -79,10 +84,11 @@ class Call:
 
     def run(self, **more: object) -> object:
         """Call the op."""
-        case, options = self.case, self.given | self.case.all_options | more
+        case = self.case
+        options = self.norms | self.given | case.all_options | more
         if not case.latent:
             op = mirage_kernels.qk_norm_attention if case.norm else mirage_kernels.gqa
-            return op(self.q, self.k, self.v, **self.norms, **options)
+            return op(self.q, self.k, self.v, **options)
         q, cache = self.q, self.k if case.with_head else self.k.squeeze(2)
         if case.apart:
             q, cache = (
