@@ -227,7 +227,7 @@ def test_a_graph_serves_other_lengths_and_pages(
         graph.replay()
         exact, exact_lse = call.exact()
         assert error(out, exact) < call.case.tolerance
-        assert same_lse(lse, exact_lse, call.case.tolerance)
+        assert same_lse(lse, exact_lse, call.case.lse_tolerance)
         graph.replay()
         replayed = out.clone()
         held.run(out=out, lse=lse, max_seq_len=most)
