@@ -77,7 +77,9 @@ def constant_history(promised: bool = True) -> Promise:
     while the kernel before it still runs, which saves up to one microsecond per call. A serving
     step that sets up tables and lengths once, before its first layer, keeps the promise; calls
     without `block_table` assume nothing, and neither do calls with int64 tables or lengths, which a
-    kernel converts just before. Where the promise is broken, results are undefined.
+    kernel converts just before. Where the promise is broken, results are undefined; where lengths
+    changed, blocks may wait for others in vain, which ends the launch after 10 s (CUDA then reports
+    "unspecified launch failure", and the next op says why).
     """
     before = _promised.history
     _promised.history = _checked("constant_history", "promised", promised)
