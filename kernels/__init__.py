@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mirage_kernels.append import qk_norm_rope_append, rope_append
     from mirage_kernels.assumptions import constant_history, constant_weights
     from mirage_kernels.attention import gqa, qk_norm_attention
-    from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
+    from mirage_kernels.dispatch import KernelEntry, kernel_table
     from mirage_kernels.mla import mla_decode
     from mirage_kernels.norm_ops import act_and_mul, layer_norm, rms_norm
     from mirage_kernels.ops import (
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from mirage_kernels.page_lists import block_table_from_csr, gqa_csr
     from mirage_kernels.program_library import load, program, programs
+    from mirage_kernels.support import supports
 
 __version__ = "0.1.0"
 __all__ = [
@@ -63,7 +64,7 @@ _HOME = {
         "append": ["qk_norm_rope_append", "rope_append"],
         "assumptions": ["constant_history", "constant_weights"],
         "attention": ["gqa", "qk_norm_attention"],
-        "dispatch": ["KernelEntry", "kernel_table", "supports"],
+        "dispatch": ["KernelEntry", "kernel_table"],
         "mla": ["mla_decode"],
         "norm_ops": ["act_and_mul", "layer_norm", "rms_norm"],
         "ops": [
@@ -77,6 +78,7 @@ _HOME = {
         ],
         "page_lists": ["block_table_from_csr", "gqa_csr"],
         "program_library": ["load", "program", "programs"],
+        "support": ["supports"],
     }.items()
     for name in names
 }

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mirage_kernels import registration as registration  # registers the op
 from mirage_kernels.argument_checks import compiled, nhd, refuse_grad
+from mirage_kernels.assumptions import assumed
 
 _OPS = torch.ops.mirage_kernels
 _append: Callable[..., Tensor] = compiled("qk_norm_rope_append", _OPS.qk_norm_rope_append.default)
@@ -33,6 +34,7 @@ def qk_norm_rope_append(
     k_bias: Tensor | None = None,
     rope: str = "neox",
     kv_layout: str = "NHD",
+    constant_weights: bool | None = None,
 ) -> Tensor:
     """Norm and rotate queries and keys, write keys and values to the caches, return the queries.
 
@@ -41,11 +43,14 @@ def qk_norm_rope_append(
     and then R/2 sines; positions and slot_mapping `[tokens]`, int32 or int64; caches as in `gqa`,
     written in place. The result is `[tokens, num_heads, D]`.
 
-    A slot is page * page size + offset; negative or past the last page: the token is not written,
-    but its queries are returned. No two tokens may share a slot. `rope` pairs element i with
-    R/2 + i ("neox": Llama, Qwen, Gemma) or 2 i with 2 i + 1 ("interleaved": GPT-J, Command-R); a
-    position outside the table makes these NaN. Norm, weights and biases as in `qk_norm_attention`;
-    between norm and rotation nothing is rounded.
+    A slot is page * page size + offset; -1: the token is padding, is not written, and its queries
+    are returned all the same. No two tokens may share a slot. `rope` pairs element i with
+    R/2 + i ("neox": Llama, Qwen, Gemma) or 2 i with 2 i + 1 ("interleaved": GPT-J, Command-R).
+    Checking mode (`mirage_kernels.checking`) names slots past the last page, slots of two tokens
+    and positions outside the table; without it such a token is not written, and rotates to NaN.
+
+    Norm, weights and biases are as in `qk_norm_attention`; between norm and rotation nothing is
+    rounded.
 
     On a GPU it is one kernel for D 64, 96, 128, 192 and 256 and R a multiple of 16 ("interleaved":
     of 8), with rows of qkv and cos_sin_cache at multiples of 16 bytes. Otherwise a PyTorch program
@@ -63,7 +68,9 @@ def qk_norm_rope_append(
         nhd(op, "v_cache", v_cache, kv_layout),
     )
     sizes = (num_heads, num_kv_heads, eps, weight_offset, norm, rope)
-    return _append(qkv, *weights, cos_sin_cache, positions, *caches, slot_mapping, *sizes)
+    assume = assumed(op, constant_weights)
+    tokens = (cos_sin_cache, positions, *caches, slot_mapping)
+    return _append(qkv, *weights, *tokens, *sizes, assume=assume)
 
 
 def rope_append(
@@ -78,6 +85,7 @@ def rope_append(
     num_kv_heads: int,
     rope: str = "neox",
     kv_layout: str = "NHD",
+    constant_weights: bool | None = None,
 ) -> Tensor:
     """Rotate queries and keys, write keys and values to the caches, return the queries.
 
@@ -92,4 +100,5 @@ def rope_append(
     )
     sizes = (num_heads, num_kv_heads, 0.0, 0.0, "none", rope)
     given = (cos_sin_cache, positions, *caches, slot_mapping)
-    return _append(qkv, None, None, None, None, *given, *sizes)
+    assume = assumed(op, constant_weights)
+    return _append(qkv, None, None, None, None, *given, *sizes, assume=assume)

@@ -39,6 +39,13 @@ def given_integer(op: str, name: str, given: object) -> None:
         raise RuntimeError(type_sentence(op, name, given, "an integer"))
 
 
+def given_flag(op: str, name: str, given: object) -> bool:
+    """Return what is True or False; nothing else is, not even 1."""
+    if isinstance(given, bool):
+        return given
+    raise RuntimeError(type_sentence(op, name, given, "True or False"))
+
+
 _LAYOUTS = {"NHD": "[pages, page size, Hkv, D]", "HND": "[pages, Hkv, page size, D]"}
 
 

@@ -6,12 +6,11 @@ The compiled op calls these programs, and they call it. Each writes into the ten
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
-from mirage_kernels.assumptions import fresh_weights
+from mirage_kernels.assumptions import NOTHING
 from mirage_kernels.dispatch import serves
 
 OPS = torch.ops.mirage_kernels
@@ -36,32 +35,34 @@ def around(op: str, names: Sequence[str], overload: str = "") -> Callable[..., N
             given["norm_weight"] = norm_weight + offset if offset else norm_weight
             if "norm_bias" in given and given["norm_bias"] is None:
                 given["norm_bias"] = torch.zeros_like(norm_weight)
-        with fresh_weights() if norm_weight is not None else nullcontext():
-            call(**given, out=out)
+            given["assume"] = NOTHING  # a weight was just computed
+        call(**given, out=out)
         if isinstance(bias, Tensor):
             out.add_(bias)
 
     return run
 
 
-def rms_norm_linear_residual(
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: Tensor,
-    eps: float,
-    bias: Tensor | None,
-    residual: Tensor,
-    weight_offset: float = 0.0,
-    *,
-    out: Tensor,
-    total: Tensor,
-) -> None:
-    few = x.numel() <= _FEW * x.shape[-1]
-    if few and serves("rms_norm_residual", x, K=x.shape[-1]):
-        # Its norm is not used, but what follows starts while it runs, unlike after PyTorch's sum.
-        given = (x, norm_weight, eps, residual, weight_offset)
-        OPS.rms_norm.residual_out(*given, out=torch.empty_like(total), total=total)
-    else:
-        torch.add(x, residual, out=total)
-    # Through the op: its kernel may take the other options.
-    OPS.rms_norm_linear.out(total, norm_weight, weight, eps, bias, weight_offset, out=out)
+def behind_a_sum(op: str, names: Sequence[str], overload: str) -> Callable[..., None]:
+    """Return the program of an overload "residual" whose kernel takes no residual.
+
+    `names` are those of its parameters, in order. The op on the sum runs through its front door, as
+    its kernel may take the other options.
+    """
+    plain = overload.removesuffix("residual").rstrip("_")
+    call = getattr(getattr(OPS, op), f"{plain}_out" if plain else "out")
+
+    def run(x: Tensor, *args: object, out: Tensor, total: Tensor, **named: object) -> None:
+        given = dict(zip(names[1:], args, strict=False)) | named
+        residual = given.pop("residual")
+        assert isinstance(residual, Tensor)
+        few = x.numel() <= _FEW * x.shape[-1]
+        if few and serves("rms_norm_residual", x, K=x.shape[-1]):
+            # Its norm is not used, but what follows starts while it runs, unlike after PyTorch's.
+            norm = (x, given["norm_weight"], given["eps"], residual)
+            OPS.rms_norm.residual_out(*norm, out=torch.empty_like(total), total=total)
+        else:
+            torch.add(x, residual, out=total)
+        call(total, **given, out=out)
+
+    return run

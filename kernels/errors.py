@@ -105,6 +105,19 @@ def number_sentence(op: str, argument: str, given: object, works: str) -> str:
     return f"mirage_kernels::{op}: {argument} is {given}; {works} works"
 
 
+def question_sentence(op: str, what: str, works: str) -> str:
+    """Say what a question about an op is wrong about."""
+    place = f"mirage_kernels.supports({op!r})" if op else "mirage_kernels.supports"
+    return f"{place}: {what}; {works}"
+
+
+def value_sentence(op: str, argument: str, element: tuple[Sequence[int], int], works: str) -> str:
+    """Say which element of a tensor breaks which bound: its place and what it is."""
+    place, found = element
+    at = ", ".join(map(str, place))
+    return f"mirage_kernels::{op}: {argument}[{at}] is {found}; {works}"
+
+
 def cache_layout_sentence(op: str, kv_layout: str) -> str:
     """Say which layouts of a cache there are."""
     return f"mirage_kernels::{op}: kv_layout is {kv_layout!r}; 'NHD' and 'HND' work"

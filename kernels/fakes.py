@@ -16,6 +16,8 @@ _torch_check: Callable[[bool, Callable[[], str]], None] = torch._check
 
 _INDICES = (torch.int32, torch.int64)
 _HALVES = (torch.float16, torch.bfloat16)
+# Arguments of attention beside q that hold lines of it, and how many dims they have.
+_ATTENTION_DIMS = {"q_rope": 3, "k": 4, "k_rope": 4, "v": 4}
 
 
 class Dims:
@@ -61,13 +63,18 @@ class Dims:
         """Raise the sentence where it does not hold."""
         _torch_check(holds, partial(self.said, sentence))
 
-    def check_devices(self, tensors: Sequence[object]) -> None:
-        """Refuse tensors that are not on x's device."""
-        name = self.signature.parameters[0].name
-        sentence = f"{name} is on {self.x.device}, another tensor is not; one device works"
-        for tensor in tensors:
+    def check_device(self, label: str, tensor: Tensor) -> None:
+        """Refuse a tensor that is not on x's device."""
+        first = self.signature.parameters[0].label
+        sentence = f"{label} is on {tensor.device}, but {first} is on {self.x.device}"
+        self.check(tensor.device == self.x.device, f"{sentence}; move both to one device")
+
+    def check_devices(self) -> None:
+        """Refuse the first tensor that is not on x's device."""
+        for parameter in self.signature.parameters:
+            tensor = self.given.get(parameter.name)
             if isinstance(tensor, Tensor):
-                self.check(tensor.device == self.x.device, sentence)
+                self.check_device(parameter.label, tensor)
 
     def said(self, sentence: str) -> str:
         """Return the sentence with the op's name."""
@@ -96,8 +103,7 @@ class NamedDims(Dims):
         words = " and ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
         sentence = f"{name} has dtype {tensor.dtype}; {words} work{'s' * (len(allowed) == 1)}"
         self.check(tensor.dtype in allowed, sentence)
-        sentence = f"{name} is on {tensor.device}, another on {x.device}; one device works"
-        self.check(tensor.device == x.device, sentence)
+        self.check_device(name, tensor)
         rank = sum(x.dim() - 1 if axis.letter == TOKENS else 1 for axis in result.axes)
         self.check(tensor.dim() == rank, f"{name} has {tensor.dim()} dims, but {rank} are needed")
         given = list(tensor.shape)
@@ -126,20 +132,26 @@ class AttentionDims(Dims):
     """T query tokens of H heads over caches `[.., .., Hkv, D]`."""
 
     def check_arguments(self) -> None:
-        q, k, v = self.x, self.tensor("k"), self.given.get("v")
-        self.check_devices([*self.given.values()])
-        if not isinstance(v, Tensor):
-            rope, v = self.tensor("q_rope"), k
-            what = "the rope part of q has"
-            self.check(rope.dtype == q.dtype, f"{what} dtype {rope.dtype}, q {q.dtype}")
-            self.check(rope.dim() == 3, f"{what} {rope.dim()} dims, but 3 are needed")
+        self.check_devices()
+        q = self.x
         self.check(q.dtype in _HALVES, f"q has dtype {q.dtype}; float16 and bfloat16 work")
         self.check(q.dim() == 3, f"q has {q.dim()} dims; [tokens, Hq, D] works")
-        for name, tensor in {"k_cache": k, "v_cache": v}.items():
-            self.check(tensor.dtype == q.dtype, f"{name} has dtype {tensor.dtype}, q {q.dtype}")
-            self.check(tensor.dim() == 4, f"{name} has {tensor.dim()} dims, but 4 are needed")
-            self.check(tensor.shape[3] == q.shape[2], f"{name} and q differ in D")
+        for parameter in self.signature.parameters:
+            if parameter.name in _ATTENTION_DIMS:
+                self.check_lines(parameter, self.tensor(parameter.name))
         self.sizes = dict(zip("THD", q.shape, strict=True))
+
+    def check_lines(self, parameter: Parameter, tensor: Tensor) -> None:
+        """Refuse keys, values, and what else queries and keys have, that do not go with q."""
+        q, label, wanted = self.x, parameter.label, _ATTENTION_DIMS[parameter.name]
+        self.check(tensor.dtype == q.dtype, f"{label} has dtype {tensor.dtype}, q {q.dtype}")
+        dims = f"{label} has {tensor.dim()} dims, but {wanted} are needed"
+        self.check(tensor.dim() == wanted, dims)
+        if parameter.name in ("k", "v"):
+            self.check(tensor.shape[3] == q.shape[2], f"{label} and q differ in D")
+        if parameter.name == "k" and "k_rope" in self.given:
+            heads = f"{label} has {tensor.shape[2]} heads, but all heads of q share one; 1 works"
+            self.check(tensor.shape[2] == 1, heads)
 
     def check_result(self, result: Parameter, tensor: Tensor) -> None:
         if result.name == "lse":
@@ -154,7 +166,7 @@ class AppendDims(Dims):
     """T tokens with `num_heads` query heads each, over caches `[.., .., Hkv, D]`."""
 
     def check_arguments(self) -> None:
-        self.check_devices([*self.given.values()])
+        self.check_devices()
         heads = cast("int", self.given["num_heads"])  # while tracing it may be a symbol
         self.sizes = {"T": self.x.shape[0], "H": heads, "D": self.tensor("k_cache").shape[3]}
 

@@ -110,14 +110,21 @@ def rms_norm_linear_residual(
     out: Tensor,
     total: Tensor,
 ) -> None:
+    normed = _norm_of_sum(x, residual, (norm_weight, eps, weight_offset), total)
+    _linear(normed, weight, bias, out)
+
+
+def _norm_of_sum(
+    x: Tensor, residual: Tensor, norm: tuple[Tensor, float, float], total: Tensor
+) -> Tensor:
+    norm_weight, eps, weight_offset = norm
     if serves("rms_norm_residual", x, K=x.shape[-1]):
         normed = torch.empty_like(total)
         given = (x, norm_weight, eps, residual, weight_offset)
         OPS.rms_norm.residual_out(*given, out=normed, total=total)
-        _linear(normed, weight, bias, out)
-        return
+        return normed
     torch.add(x, residual, out=total)
-    rms_norm_linear(total, norm_weight, weight, eps, bias, weight_offset, out=out)
+    return _rms_norm(total, *norm)
 
 
 def layer_norm_linear(
@@ -207,9 +214,7 @@ def rms_norm_gated_mlp(
     out: Tensor,
 ) -> None:
     normed = _rms_norm(x, norm_weight, eps, weight_offset)
-    has_kernel = _has_gated_mlp(x, gate_weight.shape[0], activation)
-    program = OPS.gated_mlp.out if has_kernel else gated_mlp
-    program(normed, gate_weight, up_weight, activation, out=out)
+    _normed_gated_mlp(normed, gate_weight, up_weight, activation, out)
 
 
 def rms_norm_gated_mlp_packed(
@@ -223,9 +228,53 @@ def rms_norm_gated_mlp_packed(
     out: Tensor,
 ) -> None:
     normed = _rms_norm(x, norm_weight, eps, weight_offset)
-    has_kernel = _has_gated_mlp(x, gate_up_weight.shape[0] // 2, activation)
-    program = OPS.gated_mlp.packed_out if has_kernel else gated_mlp_packed
-    program(normed, gate_up_weight, activation, out=out)
+    _normed_gated_mlp(normed, gate_up_weight, None, activation, out)
+
+
+def rms_norm_gated_mlp_residual(
+    x: Tensor,
+    norm_weight: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor,
+    eps: float,
+    activation: str,
+    residual: Tensor,
+    weight_offset: float = 0.0,
+    *,
+    out: Tensor,
+    total: Tensor,
+) -> None:
+    normed = _norm_of_sum(x, residual, (norm_weight, eps, weight_offset), total)
+    _normed_gated_mlp(normed, gate_weight, up_weight, activation, out)
+
+
+def rms_norm_gated_mlp_packed_residual(
+    x: Tensor,
+    norm_weight: Tensor,
+    gate_up_weight: Tensor,
+    eps: float,
+    activation: str,
+    residual: Tensor,
+    weight_offset: float = 0.0,
+    *,
+    out: Tensor,
+    total: Tensor,
+) -> None:
+    normed = _norm_of_sum(x, residual, (norm_weight, eps, weight_offset), total)
+    _normed_gated_mlp(normed, gate_up_weight, None, activation, out)
+
+
+def _normed_gated_mlp(
+    normed: Tensor, gate: Tensor, up: Tensor | None, activation: str, out: Tensor
+) -> None:
+    """Compute the products behind a norm; without `up`, `gate` holds both."""
+    has_kernel = _has_gated_mlp(normed, gate.shape[0] // (2 if up is None else 1), activation)
+    if up is None:
+        packed = OPS.gated_mlp.packed_out if has_kernel else gated_mlp_packed
+        packed(normed, gate, activation, out=out)
+    else:
+        program = OPS.gated_mlp.out if has_kernel else gated_mlp
+        program(normed, gate, up, activation, out=out)
 
 
 def _has_gated_mlp(x: Tensor, rows: int, activation: str) -> bool:

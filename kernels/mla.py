@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, overload
 import torch
 from torch import Tensor
 
-from mirage_kernels.argument_checks import given_integer, given_tensor, refuse_grad
-from mirage_kernels.attention import Pair, Wanted, attend, bounds_of, forms
+from mirage_kernels.argument_checks import given_flag, given_integer, given_tensor, refuse_grad
+from mirage_kernels.assumptions import assumed
+from mirage_kernels.attention_calls import Pair, Wanted, attend, bounds_of, forms
 from mirage_kernels.errors import dims_sentence, latent_sizes_sentence
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class LatentCall(NamedTuple):
     max_q_len: int | None
     max_seq_len: int | None
     scale: float
-    causal: bool | None
+    causal: bool
 
     def arguments(self, q: Tensor) -> tuple[object, ...]:
         """Return them as the op takes them, for q as `[tokens, Hq, C]`."""
@@ -40,7 +41,7 @@ class LatentCall(NamedTuple):
             rope = rope.reshape(-1, *rope.shape[-2:])
         bounds = bounds_of(self.q, self.max_q_len, self.max_seq_len)
         lengths = (self.block_table, self.seq_lens, self.cu_seqlens_q)
-        causal = self.block_table is not None if self.causal is None else self.causal
+        causal = given_flag("mla_decode", "causal", self.causal)
         caches = (_with_head(self.latent), _with_head(self.rope))
         return (q, rope, *caches, *lengths, *bounds, self.scale, causal)
 
@@ -70,8 +71,10 @@ class MlaOptions(TypedDict, total=False):
     latent_dim: int
     cu_seqlens_q: Tensor | None
     max_q_len: int | None
-    causal: bool | None
+    causal: bool
     max_seq_len: int | None
+    constant_weights: bool | None
+    constant_history: bool | None
     out: Tensor | None
     lse: Tensor | None
 
@@ -119,8 +122,10 @@ def mla_decode(
     latent_dim: int = _LATENT,
     cu_seqlens_q: Tensor | None = None,
     max_q_len: int | None = None,
-    causal: bool | None = None,
+    causal: bool = True,
     max_seq_len: int | None = None,
+    constant_weights: bool | None = None,
+    constant_history: bool | None = None,
     out: Tensor | None = None,
     lse: Tensor | None = None,
     return_lse: bool = False,
@@ -150,4 +155,5 @@ def mla_decode(
     if torch.is_grad_enabled():
         refuse_grad("mla_decode", q=q_latent, kv_cache=latent, out=out, lse=lse)
         refuse_grad("mla_decode", q=q_rope, kv_cache=rope)
-    return attend(_MLA, call, Wanted(out, lse, return_lse))
+    assume = assumed("mla_decode", constant_weights, constant_history)
+    return attend(_MLA, call, Wanted(out, lse, return_lse, assume))

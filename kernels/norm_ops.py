@@ -29,6 +29,7 @@ def rms_norm(
     *,
     residual: None = None,
     weight_offset: float = 0.0,
+    constant_weights: bool | None = None,
     out: Tensor | None = None,
 ) -> Tensor: ...
 @overload
@@ -39,6 +40,7 @@ def rms_norm(
     *,
     residual: Tensor,
     weight_offset: float = 0.0,
+    constant_weights: bool | None = None,
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 def rms_norm(
@@ -48,6 +50,7 @@ def rms_norm(
     *,
     residual: Tensor | None = None,
     weight_offset: float = 0.0,
+    constant_weights: bool | None = None,
     out: Tensor | tuple[Tensor, Tensor] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute x / sqrt(mean(x^2) + eps) * (norm_weight + weight_offset) over the last dim.
@@ -59,8 +62,10 @@ def rms_norm(
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization (2019).
     """
     if residual is not None or isinstance(out, tuple | list):
-        return _rms_norm_residual(x, norm_weight, eps, residual, weight_offset, out=out)
-    return _rms_norm(x, norm_weight, eps, weight_offset, out=out)
+        return _rms_norm_residual(
+            x, norm_weight, eps, residual, weight_offset, out=out, weights=constant_weights
+        )
+    return _rms_norm(x, norm_weight, eps, weight_offset, out=out, weights=constant_weights)
 
 
 def layer_norm(
@@ -69,6 +74,7 @@ def layer_norm(
     norm_bias: Tensor | None = None,
     eps: float = 1e-5,
     *,
+    constant_weights: bool | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """Compute (x - mean(x)) / sqrt(var(x) + eps) * norm_weight + norm_bias over the last dim.
@@ -76,7 +82,7 @@ def layer_norm(
     Shapes: x `[..., K]`, norm_weight and norm_bias `[K]`; the result is like x. The variance is
     that over K, not K - 1, as PyTorch's.
     """
-    return _layer_norm(x, norm_weight, norm_bias, eps, out=out)
+    return _layer_norm(x, norm_weight, norm_bias, eps, out=out, weights=constant_weights)
 
 
 def act_and_mul(

@@ -6,6 +6,9 @@ strided if they start at multiples of 16 bytes, any other x is copied first. Wei
 in torch.nn.Linear and must be contiguous. Results are `[..., N]`; with `out` (of that shape,
 contiguous, sharing no memory with the inputs) the result is written there and `out` is returned.
 
+`constant_weights=True` promises for one call what `mirage_kernels.constant_weights` promises for
+more of them.
+
 On a GPU a call launches one kernel on the current stream: no synchronisation, no memory but the
 result, so it can be captured in a CUDA graph and traced by torch.compile. Above the kernel's
 `max_tokens` (see `mirage_kernels.kernel_table`) PyTorch's matrix product is faster and runs
@@ -36,6 +39,8 @@ _gated_mlp = compiled_op("gated_mlp")
 _gated_mlp_packed = compiled_op("gated_mlp", "packed")
 _rms_norm_gated_mlp = compiled_op("rms_norm_gated_mlp")
 _rms_norm_gated_mlp_packed = compiled_op("rms_norm_gated_mlp", "packed")
+_rms_norm_gated_mlp_residual = compiled_pair("rms_norm_gated_mlp")
+_rms_norm_gated_mlp_packed_residual = compiled_pair("rms_norm_gated_mlp", "packed_residual")
 _ntrans = compiled_op("ntrans")
 
 
@@ -45,6 +50,7 @@ def linear(
     bias: Tensor | None = None,
     *,
     residual: Tensor | None = None,
+    constant_weights: bool | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """Compute residual + linear(x, weight) + bias in one kernel that reads the weights once.
@@ -54,7 +60,7 @@ def linear(
     `out` may be residual itself, which is then added to in place. This form takes any size: where
     no kernel serves it PyTorch's program does.
     """
-    return _linear(x, weight, bias, residual, out=out)
+    return _linear(x, weight, bias, residual, out=out, weights=constant_weights)
 
 
 @overload
@@ -67,6 +73,7 @@ def rms_norm_linear(
     bias: Tensor | None = None,
     residual: None = None,
     weight_offset: float = 0.0,
+    constant_weights: bool | None = None,
     out: Tensor | None = None,
 ) -> Tensor: ...
 @overload
@@ -79,6 +86,7 @@ def rms_norm_linear(
     bias: Tensor | None = None,
     residual: Tensor,
     weight_offset: float = 0.0,
+    constant_weights: bool | None = None,
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 def rms_norm_linear(
@@ -90,6 +98,7 @@ def rms_norm_linear(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     weight_offset: float = 0.0,
+    constant_weights: bool | None = None,
     out: Tensor | tuple[Tensor, Tensor] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute linear(rms_norm(x) * norm_weight, weight) in one kernel that reads the weights once.
@@ -108,8 +117,10 @@ def rms_norm_linear(
     """
     if residual is not None or isinstance(out, tuple | list):
         args = (x, norm_weight, weight, eps, bias, residual, weight_offset)
-        return _rms_norm_linear_residual(*args, out=out)
-    return _rms_norm_linear(x, norm_weight, weight, eps, bias, weight_offset, out=out)
+        return _rms_norm_linear_residual(*args, out=out, weights=constant_weights)
+    return _rms_norm_linear(
+        x, norm_weight, weight, eps, bias, weight_offset, out=out, weights=constant_weights
+    )
 
 
 def layer_norm_linear(
@@ -120,6 +131,7 @@ def layer_norm_linear(
     eps: float = 1e-5,
     *,
     bias: Tensor | None = None,
+    constant_weights: bool | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """Compute linear(layer_norm(x) * norm_weight + norm_bias, weight) + bias in one kernel.
@@ -127,7 +139,9 @@ def layer_norm_linear(
     Shapes: x `[..., K]`, norm_weight and norm_bias `[K]`, weight `[N, K]`, bias `[N]`. The norm is
     PyTorch's: `(x - mean(x)) / sqrt(var(x) + eps)` with the variance over K, not K - 1.
     """
-    return _layer_norm_linear(x, norm_weight, norm_bias, weight, eps, bias, out=out)
+    return _layer_norm_linear(
+        x, norm_weight, norm_bias, weight, eps, bias, out=out, weights=constant_weights
+    )
 
 
 def lora_linear(
@@ -139,6 +153,7 @@ def lora_linear(
     *,
     bias: Tensor | None = None,
     adapter_ids: Tensor | None = None,
+    constant_weights: bool | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """Compute linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias.
@@ -148,16 +163,21 @@ def lora_linear(
 
     Batched: with `adapter_ids` (int32 or int64, on x's device, shaped like x without its last dim)
     each token has its own adapter from the stacks lora_a `[adapters, R, K]` and lora_b
-    `[adapters, N, R]`; -1, like any other number that is no adapter's, means none. Ids may be in
-    any order and are read on the device. This form takes any size. Where a kernel serves it
+    `[adapters, N, R]`; -1 means none, and so does any other number that is no adapter's, unless
+    checking mode (`mirage_kernels.checking`) is on and names it. Ids may be in any order and are
+    read on the device. This form takes any size. Where a kernel serves it
     (`lora_linear_batched` in `kernel_table()`, up to its `max_tokens`) a call is two launches and a
     workspace of `[M, R]`. PyTorch's program, which runs otherwise, multiplies many tokens by all
     adapters and takes times 0 what is not their own: fill unused places of the stacks and ranks
     below R with zeros.
     """
     if adapter_ids is None:
-        return _lora_linear(x, weight, lora_a, lora_b, scale, bias, out=out)
-    return _lora_linear_batched(x, weight, lora_a, lora_b, adapter_ids, scale, bias, out=out)
+        return _lora_linear(
+            x, weight, lora_a, lora_b, scale, bias, out=out, weights=constant_weights
+        )
+    return _lora_linear_batched(
+        x, weight, lora_a, lora_b, adapter_ids, scale, bias, out=out, weights=constant_weights
+    )
 
 
 def gated_mlp(
@@ -166,6 +186,7 @@ def gated_mlp(
     up_weight: Tensor | None = None,
     *,
     activation: str = "silu",
+    constant_weights: bool | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """Compute activation(linear(x, gate_weight)) * linear(x, up_weight) in one kernel.
@@ -175,10 +196,11 @@ def gated_mlp(
     "silu" (Llama), "gelu", "gelu_tanh" (Gemma), "relu".
     """
     if up_weight is None:
-        return _gated_mlp_packed(x, gate_weight, activation, out=out)
-    return _gated_mlp(x, gate_weight, up_weight, activation, out=out)
+        return _gated_mlp_packed(x, gate_weight, activation, out=out, weights=constant_weights)
+    return _gated_mlp(x, gate_weight, up_weight, activation, out=out, weights=constant_weights)
 
 
+@overload
 def rms_norm_gated_mlp(
     x: Tensor,
     norm_weight: Tensor,
@@ -187,21 +209,72 @@ def rms_norm_gated_mlp(
     eps: float = 1e-6,
     *,
     activation: str = "silu",
+    residual: None = None,
     weight_offset: float = 0.0,
+    constant_weights: bool | None = None,
     out: Tensor | None = None,
-) -> Tensor:
+) -> Tensor: ...
+@overload
+def rms_norm_gated_mlp(
+    x: Tensor,
+    norm_weight: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    activation: str = "silu",
+    residual: Tensor,
+    weight_offset: float = 0.0,
+    constant_weights: bool | None = None,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]: ...
+def rms_norm_gated_mlp(
+    x: Tensor,
+    norm_weight: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    activation: str = "silu",
+    residual: Tensor | None = None,
+    weight_offset: float = 0.0,
+    constant_weights: bool | None = None,
+    out: Tensor | tuple[Tensor, Tensor] | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
     """Compute gated_mlp(rms_norm(x) * (norm_weight + weight_offset), ...) in one kernel.
 
     Shapes and activations are those of `gated_mlp`, the norm is that of `rms_norm_linear`;
-    `rms_norm_gated_mlp(x, norm_weight, gate_up_weight)` takes a packed weight `[2 N, K]`.
+    `rms_norm_gated_mlp(x, norm_weight, gate_up_weight)` takes a packed weight `[2 N, K]`. With
+    `residual`, like x, the op works on x + residual and returns the pair `(y, total)`, as
+    `rms_norm_linear` does; where no kernel makes both, one of ours makes the sum first.
     """
+    if residual is not None or isinstance(out, tuple | list):
+        sums = (eps, activation, residual, weight_offset)
+        if up_weight is None:
+            return _rms_norm_gated_mlp_packed_residual(
+                x, norm_weight, gate_weight, *sums, out=out, weights=constant_weights
+            )
+        return _rms_norm_gated_mlp_residual(
+            x, norm_weight, gate_weight, up_weight, *sums, out=out, weights=constant_weights
+        )
     options = (eps, activation, weight_offset)
     if up_weight is None:
-        return _rms_norm_gated_mlp_packed(x, norm_weight, gate_weight, *options, out=out)
-    return _rms_norm_gated_mlp(x, norm_weight, gate_weight, up_weight, *options, out=out)
+        return _rms_norm_gated_mlp_packed(
+            x, norm_weight, gate_weight, *options, out=out, weights=constant_weights
+        )
+    return _rms_norm_gated_mlp(
+        x, norm_weight, gate_weight, up_weight, *options, out=out, weights=constant_weights
+    )
 
 
-def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor | None = None) -> Tensor:
+def ntrans(
+    h: Tensor,
+    x: Tensor,
+    alpha: Tensor,
+    *,
+    constant_weights: bool | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
     """Compute normalize(h + alpha * (normalize(x) - h)), the residual step of nGPT, in one kernel.
 
     normalize(x) = x / sqrt(sum_k x[m, k]^2). Shapes: h and x `[..., K]`, alpha `[K]`; the result is
@@ -209,4 +282,4 @@ def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor | None = None) ->
 
     Source: nTrans of the Mirage paper; Loshchilov et al., nGPT (2024).
     """
-    return _ntrans(h, x, alpha, out=out)
+    return _ntrans(h, x, alpha, out=out, weights=constant_weights)

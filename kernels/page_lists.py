@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.argument_checks import given_integer, given_tensor, nhd
-from mirage_kernels.attention import Pair, gqa
+from mirage_kernels.attention import gqa
+from mirage_kernels.attention_calls import Pair
+from mirage_kernels.checking import check_page_lists
 from mirage_kernels.errors import number_sentence, page_device_sentence, page_list_sentence
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def block_table_from_csr(
 ) -> Pair:
     """Return `(block_table, seq_lens)` of FlashInfer's page lists, without a look at their values.
 
-    indptr `[B + 1]`, indices `[pages in use]` and last_page_len `[B]` are int32, on the device;
+    indptr `[B + 1]`, indices `[pages in use]` and last_page_len `[B]` lie on one device;
     sequence b has the pages indices[indptr[b] : indptr[b + 1]], of which the last holds
     last_page_len[b] keys. `max_seq_len` bounds how wide the table becomes; without it the table has
     room for all pages in every row. Make it once per step, for all layers.
@@ -36,6 +38,7 @@ def block_table_from_csr(
     _check_number("page_size", page_size, 1)
     if max_seq_len is not None:
         _check_number("max_seq_len", max_seq_len, 0)
+    check_page_lists("block_table_from_csr", (indptr, indices, last_page_len), page_size)
     pages = indptr.diff()
     most = indices.shape[0]
     if max_seq_len is not None:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from mirage_kernels.dispatch import kernel_table, supports
+from mirage_kernels.dispatch import DTYPE_NAMES
 from mirage_kernels.registration import own_types  # registers all that the ops need, too
+from mirage_kernels.support import supports
 
 if TYPE_CHECKING:
-    from mirage_kernels.attention import Call, Wanted
+    from mirage_kernels.attention_calls import Call, Wanted
 
 # PyTorch's attention serves calls of so many query tokens of each sequence, and of so many query
 # lines (tokens of all sequences times heads), by what tokens see and by length of a head.
@@ -42,7 +43,6 @@ NARROW: dict[tuple[bool, int], tuple[int, int]] = {
     (True, 192): (32, 1024),
     (True, 256): (16, 1024),
 }
-_CAUSAL = "sliding_window_attention"  # the recipe of several causal query tokens
 
 
 def is_prefill(call: Call, wanted: Wanted, *, kernels: bool = False) -> bool:
@@ -58,7 +58,7 @@ def is_prefill(call: Call, wanted: Wanted, *, kernels: bool = False) -> bool:
     if call.window_left != -1 or call.logits_soft_cap:
         return False
     tokens, keys = call.q.shape[1], call.k.shape[1]
-    causal = call.is_causal
+    causal = call.causal
     if causal and tokens != keys and (tokens > keys or torch.compiler.is_compiling()):
         # A token that sees no key is NaN there, and torch.compile does not trace the bias.
         return False
@@ -94,25 +94,22 @@ def kind_of(tokens: int, keys: int, *, causal: bool) -> str:
 
 @cache
 def _has_kernel(causal: bool, depth: int, dtype: torch.dtype, device: int) -> bool:
-    if not supports("gqa", D=depth, dtype=dtype, device=device):
-        return False
-    return not causal or any(
-        row.recipe == _CAUSAL and row.dims == {"D": depth} for row in kernel_table()
-    )
+    is_half = dtype in DTYPE_NAMES  # others the op refuses
+    return is_half and supports("gqa", D=depth, T=2, causal=causal, dtype=dtype, device=device)
 
 
 def prefill(call: Call, out: Tensor | None) -> Tensor:
     """Compute it with PyTorch's attention, which prefers cuDNN's kernels on GPUs 9.0 and later."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (call.q, call.k, call.v))
     square = q.shape[2] == k.shape[2]
-    bias = _lower_right(q, k) if call.is_causal and not square else None
+    bias = _lower_right(q, k) if call.causal and not square else None
     with own_types(q):
         y = scaled_dot_product_attention(
             q,
             k,
             v,
             attn_mask=bias,
-            is_causal=call.is_causal and square,
+            is_causal=call.causal and square,
             scale=call.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         ).transpose(1, 2)

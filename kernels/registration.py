@@ -14,7 +14,7 @@ from functools import wraps
 import torch
 from torch import Tensor
 
-from mirage_kernels import append_library, attention_library, composite, fakes, library
+from mirage_kernels import append_library, attention_library, checking, composite, fakes, library
 from mirage_kernels.signatures import Signature, signatures
 
 Program = Callable[..., None]
@@ -23,6 +23,11 @@ Program = Callable[..., None]
 AROUND = (
     *("rms_norm_linear", "layer_norm_linear", "lora_linear"),
     *("rms_norm_gated_mlp", "rms_norm_gated_mlp.packed"),
+)
+# Ops whose kernels may take no residual.
+BEHIND_A_SUM = (
+    "rms_norm_linear.residual",
+    *("rms_norm_gated_mlp.residual", "rms_norm_gated_mlp.packed_residual"),
 )
 # By op and overload. "library": the whole op, for CPU tensors and calls without a kernel;
 # "composite": a kernel, and before and after it the options that it does not take.
@@ -38,6 +43,8 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
         "gated_mlp.packed": library.gated_mlp_packed,
         "rms_norm_gated_mlp": library.rms_norm_gated_mlp,
         "rms_norm_gated_mlp.packed": library.rms_norm_gated_mlp_packed,
+        "rms_norm_gated_mlp.residual": library.rms_norm_gated_mlp_residual,
+        "rms_norm_gated_mlp.packed_residual": library.rms_norm_gated_mlp_packed_residual,
         "ntrans": library.ntrans,
         "rms_norm": library.rms_norm,
         "rms_norm.residual": library.rms_norm_residual,
@@ -52,13 +59,13 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
         "qk_norm_rope_append": append_library.qk_norm_rope_append,
     },
     "composite": {
-        "rms_norm_linear.residual": composite.rms_norm_linear_residual,
         **{
-            signature.key: composite.around(
+            signature.key: made(
                 signature.op, [p.name for p in signature.parameters], signature.overload
             )
+            for made, keys in ((composite.around, AROUND), (composite.behind_a_sum, BEHIND_A_SUM))
             for signature in signatures()
-            if signature.key in AROUND
+            if signature.key in keys
         },
     },
 }
@@ -102,6 +109,10 @@ def _run_by(program: Program) -> Program:
     return run
 
 
+def _nothing(x: Tensor, *args: object) -> None:
+    """Check no value."""
+
+
 def _register(signature: Signature) -> None:
     dims = FAKES.get(signature.op, fakes.NamedDims)
     torch.library.register_fake(signature.name(), fakes.functional(signature, dims))
@@ -111,6 +122,9 @@ def _register(signature: Signature) -> None:
     for form, programs in PROGRAMS.items():
         if signature.key in programs:
             torch.library.impl(signature.name(form), "default", _run_by(programs[signature.key]))
+    check = checking.program(signature)
+    if checking.has_values(signature):
+        torch.library.impl(signature.name("values"), "default", _run_by(check or _nothing))
 
 
 for _signature in signatures():

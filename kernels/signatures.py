@@ -13,6 +13,7 @@ from mirage_kernels.loading import load_extension
 load_extension()
 
 TOKENS = "M"  # stands for all leading dims of x
+SLICES = "A"  # of stacks, as many as a call brings
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Parameter:
     name: str
     kind: str
     axes: tuple[Axis, ...]
+    label: str  # what sentences call it
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Signature:
     results: tuple[Parameter, ...]
     static_dims: frozenset[str]  # that kernels are compiled for
     is_in_place: bool  # writes into its arguments: there is no form with `out`
+    only_own: bool  # kernels of the overload's own recipe alone serve it
 
     @property
     def has_named_dims(self) -> bool:
@@ -68,16 +71,21 @@ def signatures() -> tuple[Signature, ...]:
 
 
 def _signature(
-    op: str, overload: str, static_dims: str, in_place: bool, **tensors: list[dict[str, str]]
+    op: str,
+    overload: str,
+    static_dims: str,
+    in_place: bool,
+    only_own: bool,
+    **tensors: list[dict[str, str]],
 ) -> Signature:
     parameters, results = (
         tuple(_parameter(**row) for row in tensors[name]) for name in ("parameters", "results")
     )
     letters = {axis.letter for p in parameters for axis in p.axes}
-    static = frozenset(static_dims.split() or letters - {TOKENS})
-    return Signature(op, overload, parameters, results, static, in_place)
+    static = frozenset(static_dims.split() or letters - {TOKENS, SLICES})
+    return Signature(op, overload, parameters, results, static, in_place, only_own)
 
 
-def _parameter(name: str, dims: str, kind: str) -> Parameter:
+def _parameter(name: str, dims: str, kind: str, label: str) -> Parameter:
     axes = tuple(Axis(word[-1], int(word[:-1] or 1)) for word in dims.split())
-    return Parameter(name, kind, axes)
+    return Parameter(name, kind, axes, label)

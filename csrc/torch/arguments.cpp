@@ -240,11 +240,8 @@ void check_own_elements(const Argument& result) {
   }
 }
 
-void check_int32(const Argument& argument, const Argument& model) {
-  if (argument.tensor.scalar_type() != ScalarType::Int) {
-    fail(place(argument), " has dtype ", dtype_of(argument.tensor), "; int32 works");
-  }
-  check_device_like(argument, model);
+void check_table(const Argument& argument, const Argument& model) {
+  check_indices(argument, model);
   const int64_t last = argument.tensor.dim() - 1;
   if (last < 0 || argument.tensor.size(last) <= 1 || argument.tensor.stride(last) == 1) return;
   fail(place(argument), " has stride ", argument.tensor.stride(last),

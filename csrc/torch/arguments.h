@@ -74,8 +74,8 @@ void check_norm(const Word& norm, bool has_bias);
 // An integer dtype, on the device of `model`.
 void check_indices(const Argument& argument, const Argument& model);
 
-// int32, its last dim contiguous, on the device of `model`: read by kernels where it lies.
-void check_int32(const Argument& argument, const Argument& model);
+// An integer dtype, its last dim contiguous, on the device of `model`: page tables and lengths.
+void check_table(const Argument& argument, const Argument& model);
 
 // A tensor [.., D] whose lines [D] kernels read or write where they lie: D contiguous, the address
 // and the steps between lines multiples of 16 bytes.

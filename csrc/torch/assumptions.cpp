@@ -1,43 +1,30 @@
-// The flags behind assumptions.h, and the private ops that set them.
+// The assumptions of the call that a thread runs.
 #include "assumptions.h"
-
-#include <atomic>
 
 #include <torch/csrc/stable/library.h>
 
 namespace mirage {
 namespace {
 
-std::atomic<bool> weights_constant{false}, history_constant{false};
-thread_local bool just_computed = false;
+thread_local int64_t current = 0;
+
+int64_t current_assumptions() { return current; }
 
 }  // namespace
 
-void set_constant_weights(bool constant) {
-  weights_constant.store(constant, std::memory_order_relaxed);
+AssumptionScope::AssumptionScope(int64_t assume) : before_(current) {
+  if (assume != kAsAround) current = assume;
 }
-void set_constant_history(bool constant) {
-  history_constant.store(constant, std::memory_order_relaxed);
-}
-bool constant_history() { return history_constant.load(std::memory_order_relaxed); }
 
-void set_fresh_weights(bool fresh) { just_computed = fresh; }
-bool constant_weights() {
-  return weights_constant.load(std::memory_order_relaxed) && !just_computed;
-}
+AssumptionScope::~AssumptionScope() { current = before_; }
+
+bool constant_weights() { return (current & kConstantWeights) != 0; }
+bool constant_history() { return (current & kConstantHistory) != 0; }
 
 }  // namespace mirage
 
-STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
-  m.def("_set_constant_weights(bool constant) -> ()");
-  m.def("_set_fresh_weights(bool fresh) -> ()");
-  m.def("_constant_weights() -> bool");
-  m.def("_set_constant_history(bool constant) -> ()");
-}
+STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) { m.def("_assumptions() -> int"); }
 
 STABLE_TORCH_LIBRARY_IMPL(mirage_kernels, CompositeExplicitAutograd, m) {
-  m.impl("_set_constant_weights", TORCH_BOX(&mirage::set_constant_weights));
-  m.impl("_set_fresh_weights", TORCH_BOX(&mirage::set_fresh_weights));
-  m.impl("_constant_weights", TORCH_BOX(&mirage::constant_weights));
-  m.impl("_set_constant_history", TORCH_BOX(&mirage::set_constant_history));
+  m.impl("_assumptions", TORCH_BOX(&mirage::current_assumptions));
 }

@@ -1,21 +1,28 @@
 // What kernels may assume of a call, as the caller said.
 #pragma once
 
+#include <cstdint>
+
 namespace mirage {
 
-// Weights are not written by the kernel just before an op in its stream. Holds for the process,
-// false at first; see mirage_kernels.constant_weights.
-void set_constant_weights(bool constant);
+// Bits of the argument `assume` of every op; mirage_kernels.assumptions says what they mean.
+constexpr int64_t kConstantWeights = 1;  // no weight is written by the kernel just before the call
+constexpr int64_t kConstantHistory = 2;  // nor keys of earlier tokens, page tables and lengths
+constexpr int64_t kAsAround = -1;        // of the call whose program makes this one; else nothing
 
-// Nor are keys and values of earlier tokens, page tables and lengths; see
-// mirage_kernels.constant_history.
-void set_constant_history(bool constant);
-bool constant_history();
+// The assumptions of a call, for this thread, while the call runs.
+class AssumptionScope {
+ public:
+  explicit AssumptionScope(int64_t assume);
+  ~AssumptionScope();
+  AssumptionScope(const AssumptionScope&) = delete;
+  AssumptionScope& operator=(const AssumptionScope&) = delete;
 
-// Around calls of this thread with weights that were just computed.
-void set_fresh_weights(bool fresh);
+ private:
+  int64_t before_;
+};
 
-// Whether a call of this thread may rely on it.
 bool constant_weights();
+bool constant_history();
 
 }  // namespace mirage

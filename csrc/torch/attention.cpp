@@ -1,22 +1,20 @@
 // Calls of attention: checks of paged or dense keys, lengths and masks, the choice of recipe, and
 // the launch.
-#include <cstring>
 #include <utility>
 
 #include <torch/csrc/stable/ops.h>
 
 #include "arguments.h"
 #include "assumptions.h"
+#include "attention_inputs.h"
+#include "attention_recipe.h"
 #include "call.h"
 #include "device.h"
-#include "errors.h"
 #include "registry.h"
 #include "workspace.h"
 
 namespace mirage {
 namespace {
-
-using MaybeTensor = std::optional<Tensor>;
 
 constexpr int64_t kHeadSizeStep = 8;      // elements of 16 bytes
 constexpr int32_t kNoWindow = 1 << 30;    // further than any key
@@ -41,74 +39,11 @@ const int32_t* indices_of(const MaybeTensor& tensor) {
   return static_cast<const int32_t*>(start_of(tensor));
 }
 
-const Value kNone{};
-
-// What an op is given. G = Hq / Hkv query heads share a head of k and v.
-struct AttentionInputs {
-  // Values in the order of the schemas; mla_decode has q_rope in second place and k_rope for v.
-  AttentionInputs(const Signature& signature, const Values& values)
-      : op(signature.op),
-        is_latent(std::strcmp(op, "mla_decode") == 0),
-        q(*values[0].tensor),
-        k(*values[is_latent ? 2 : 1].tensor),
-        v(is_latent ? k : *values[2].tensor),
-        q_rope((is_latent ? values[1] : kNone).tensor),
-        k_rope((is_latent ? values[3] : kNone).tensor),
-        block_table(values[is_latent ? 4 : 3].tensor),
-        seq_lens(values[is_latent ? 5 : 4].tensor),
-        cu_seqlens_q(values[is_latent ? 6 : 5].tensor),
-        sinks((is_latent ? kNone : values[6]).tensor),
-        max_q_len(values[7].integer),
-        max_seq_len(values[8].integer),
-        scale(values[9].number),
-        causal(values[10].integer != 0),
-        window_left(is_latent ? -1 : values[11].integer),
-        logits_soft_cap(is_latent ? 0 : values[12].number),
-        is_normed(values.size() > 13),
-        q_weight((is_normed ? values[13] : kNone).tensor),
-        k_weight((is_normed ? values[14] : kNone).tensor),
-        q_bias((is_normed ? values[15] : kNone).tensor),
-        k_bias((is_normed ? values[16] : kNone).tensor),
-        eps((is_normed ? values[17] : kNone).number),
-        weight_offset((is_normed ? values[18] : kNone).number),
-        norm((is_normed ? values[19] : kNone).text) {}
-
-  const char* op;
-  bool is_latent;
-  const Tensor& q;                     // [tokens, Hq, D]
-  const Tensor &k, &v;                 // [pages, page size, Hkv, D], or [B, L, Hkv, D]
-  const MaybeTensor &q_rope, &k_rope;  // what else they have: [tokens, Hq, P], [.., 1, P]
-  const MaybeTensor& block_table;      // [B, ..] page numbers
-  const MaybeTensor& seq_lens;         // [B] keys of each sequence; none: all L
-  const MaybeTensor& cu_seqlens_q;     // [B + 1]; none: every sequence has tokens / B
-  const MaybeTensor& sinks;            // [Hq]
-  int64_t max_q_len, max_seq_len;      // bounds; -1: what the shapes allow
-  double scale;
-  bool causal;
-  int64_t window_left;     // how far back a token sees; -1: to the first key
-  double logits_soft_cap;  // 0: none
-  bool is_normed;
-  const MaybeTensor &q_weight, &k_weight, &q_bias, &k_bias;  // [D] or [heads, D]
-  double eps, weight_offset;
-  const std::string& norm;  // "rms" or "layer"; empty: q and k are used as they are
-  // What follows from several arguments: sequences, the most query tokens and keys of one.
-  int64_t batch = 0, q_len = 0, max_len = 0;
-
-  int64_t tokens() const { return q.size(0); }
-  int64_t query_heads() const { return q.size(1); }
-  int64_t head_size() const { return q.size(2); }
-  int64_t kv_heads() const { return k.size(2); }
-  std::vector<int64_t> out_sizes() const { return {tokens(), query_heads(), head_size()}; }
-  std::vector<int64_t> lse_sizes() const { return {tokens(), query_heads()}; }
-
-  Argument argument(const char* name, const Tensor& tensor) const { return {op, name, tensor}; }
-  Argument queries() const { return argument("q", q); }
-  Argument keys() const { return argument(is_latent ? "latent cache" : "k_cache", k); }
-};
-
-template <class... Parts>
-[[noreturn]] void refuse(const AttentionInputs& in, const Parts&... parts) {
-  fail("mirage_kernels::", in.op, ": ", parts...);
+// Kernels read int32 where it lies; int64 is copied by a small kernel of PyTorch's in front.
+MaybeTensor as_int32(const MaybeTensor& given) {
+  using torch::headeronly::ScalarType;
+  if (!given || given->scalar_type() == ScalarType::Int) return given;
+  return torch::stable::contiguous(torch::stable::to(*given, ScalarType::Int));
 }
 
 void check_queries(const AttentionInputs& in) {
@@ -118,10 +53,19 @@ void check_queries(const AttentionInputs& in) {
   refuse(in, "q has heads of size ", in.head_size(), "; multiples of ", kHeadSizeStep, " work");
 }
 
+// Heads and pages in other dims would pass for a cache of several heads.
+void check_one_latent(const AttentionInputs& in) {
+  if (in.kv_heads() != 1) {
+    refuse(in, "kv_cache has ", in.kv_heads(), " heads, but all heads of q share one latent per ",
+           "key; ", in.block_table ? "[pages, page size, 1, " : "[B, L, 1, ",
+           "latent_dim + rope] works, or without the dim of heads");
+  }
+}
+
 // What queries and keys have beside the latent: alike in all dims but the last.
 void check_latent(const AttentionInputs& in) {
   const Argument q_rope = in.argument("rope part of q", *in.q_rope);
-  const Argument k_rope = in.argument("rope part of the cache", *in.k_rope);
+  const Argument k_rope = in.argument("rope part of kv_cache", *in.k_rope);
   check_like(q_rope, in.queries());
   check_like(k_rope, in.queries());
   check_shape(q_rope, "[tokens, Hq, P]", {in.tokens(), in.query_heads(), -1}, in.queries());
@@ -143,6 +87,7 @@ void check_caches(const AttentionInputs& in) {
   const Argument k = in.keys(), v = in.argument("v_cache", in.v);
   check_like(k, in.queries());
   check_shape(k, cache_dims(in), {-1, -1, -1, in.head_size()}, in.queries());
+  if (in.is_latent) check_one_latent(in);
   if (in.kv_heads() == 0 || in.query_heads() % in.kv_heads() != 0) {
     refuse(in, in.keys().name, " has ", in.kv_heads(), " heads, but q has ", in.query_heads(),
            "; a divisor of that works (which dim holds the heads follows from kv_layout)");
@@ -155,7 +100,7 @@ void check_caches(const AttentionInputs& in) {
 }
 
 void check_indices_of(const AttentionInputs& in, const Argument& given, int64_t size) {
-  check_int32(given, in.queries());
+  check_table(given, in.queries());
   const Argument model = in.block_table ? in.argument("block_table", *in.block_table) : in.keys();
   check_shape(given, size == in.batch ? "[B]" : "[B + 1]", {size}, model);
 }
@@ -166,7 +111,7 @@ void check_batch(AttentionInputs& in) {
   in.batch = in.k.size(0);
   if (in.block_table) {
     const Tensor& table = *in.block_table;
-    check_int32(in.argument("block_table", table), in.queries());
+    check_table(in.argument("block_table", table), in.queries());
     if (table.dim() != 2) {
       refuse(in, "block_table has ", table.dim(), " dims; [B, most pages of a sequence] works");
     }
@@ -231,24 +176,16 @@ void check_numbers(const AttentionInputs& in) {
   if (!in.norm.empty()) check_norm({in.op, "norm", in.norm}, in.q_bias || in.k_bias);
 }
 
-// Whether a kernel norms queries and keys as the call wants; RMS kernels take weights [D] only.
-const char* norm_recipe(const AttentionInputs& in) {
-  const bool shared = in.q_weight->dim() == 1 && in.k_weight->dim() == 1;
-  if (in.norm == "rms") return shared ? "qk_norm_attention" : nullptr;
-  return in.weight_offset == 0 ? "qk_layer_norm_attention" : nullptr;
-}
-
-// nullptr where no recipe says what the call computes. Recipes that know windows are causal; for a
-// sequence's only query token, which sees all keys, causal or not is the same.
+// By which recipe queries, keys and masks go together in a call.
 const char* recipe_of(const AttentionInputs& in) {
-  const bool one_token = in.q_len <= 1;
-  const bool by_place = in.window_left >= 0 || (in.causal && !one_token);
-  const bool capped = in.logits_soft_cap != 0;
-  if (in.is_latent) return by_place ? nullptr : "mla_decode";
-  if (!in.norm.empty()) return by_place || capped ? nullptr : norm_recipe(in);
-  if (!by_place && !capped) return "gqa";
-  if (!in.causal && !one_token) return nullptr;
-  return capped ? "gqa_full" : "sliding_window_attention";
+  AttentionForm form{in.is_latent, in.norm};
+  form.has_several_tokens = in.q_len > 1;
+  form.is_causal = in.causal;
+  form.has_window = in.window_left >= 0;
+  form.has_cap = in.logits_soft_cap != 0;
+  form.has_weight_offset = in.weight_offset != 0;
+  form.has_norms_by_head = in.is_normed && (in.q_weight->dim() != 1 || in.k_weight->dim() != 1);
+  return attention_recipe(form);
 }
 
 KernelQuery query_of(const AttentionInputs& in, const char* recipe) {
@@ -268,16 +205,30 @@ void add_vectors(const AttentionInputs& in, AttentionArgs& args) {
   }
 }
 
-AttentionArgs args_of(const AttentionInputs& in) {
+// Page tables and lengths as kernels read them.
+struct Tables {
+  explicit Tables(const AttentionInputs& in)
+      : block_table(as_int32(in.block_table)),
+        seq_lens(as_int32(in.seq_lens)),
+        cu_seqlens_q(as_int32(in.cu_seqlens_q)),
+        just_written(indices_of(block_table) != indices_of(in.block_table) ||
+                     indices_of(seq_lens) != indices_of(in.seq_lens) ||
+                     indices_of(cu_seqlens_q) != indices_of(in.cu_seqlens_q)) {}
+
+  MaybeTensor block_table, seq_lens, cu_seqlens_q;
+  bool just_written;  // by a copy, which is the kernel just before
+};
+
+AttentionArgs args_of(const AttentionInputs& in, const Tables& tables) {
   AttentionArgs args{};
   args.k = cache_of(in.k);
   args.v = cache_of(in.is_latent ? *in.k_rope : in.v);
-  args.block_table = indices_of(in.block_table);
-  args.table_row = in.block_table ? in.block_table->stride(0) : 0;
+  args.block_table = indices_of(tables.block_table);
+  args.table_row = in.block_table ? tables.block_table->stride(0) : 0;
   args.page_size = static_cast<int32_t>(in.k.size(1));
   args.pages = static_cast<uint32_t>(in.k.size(0));
-  args.seq_lens = indices_of(in.seq_lens);
-  args.first_tokens = indices_of(in.cu_seqlens_q);
+  args.seq_lens = indices_of(tables.seq_lens);
+  args.first_tokens = indices_of(tables.cu_seqlens_q);
   add_vectors(in, args);
   args.scalars[0] = static_cast<float>(in.scale);
   args.scalars[1] = static_cast<float>(!in.norm.empty() ? in.eps : in.logits_soft_cap);
@@ -292,7 +243,7 @@ AttentionArgs args_of(const AttentionInputs& in) {
   args.q_len = static_cast<int32_t>(in.q_len);
   args.max_len = static_cast<int32_t>(in.max_len);
   args.constant_weights = constant_weights();
-  args.constant_history = in.block_table && constant_history();
+  args.constant_history = in.block_table && !tables.just_written && constant_history();
   return args;
 }
 
@@ -372,7 +323,8 @@ void AttentionCall::launch(const Results& results) const {
   const Tensor q = in_aligned_lines(in_.q);
   const Tensor more = in_aligned_lines(in_.is_latent ? *in_.q_rope : in_.q);
   const int32_t device_index = in_.q.get_device_index();
-  AttentionArgs args = args_of(in_);
+  const Tables tables(in_);  // is read until the launch
+  AttentionArgs args = args_of(in_, tables);
   args.q = {q.const_data_ptr(), q.stride(0), q.stride(1)};
   args.more_q = {more.const_data_ptr(), more.stride(0), more.stride(1)};
   args.out = out.mutable_data_ptr();

@@ -99,8 +99,13 @@ cudaStream_t current_stream(int32_t device_index) {
 
 void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
+  // A kernel of this process, ours or another, ended so: tile/sync/bounded_wait.cuh is one reason.
+  const char* why = status != cudaErrorLaunchFailure
+                        ? ""
+                        : "; attention ends so after 10 s where constant_history is promised, but "
+                          "lengths or block tables are written just before a call";
   fail("mirage_kernels: ", what, " failed: ", cudaGetErrorName(status), ", ",
-       cudaGetErrorString(status));
+       cudaGetErrorString(status), why);
 }
 
 void launch_on(int32_t device_index, const char* name,

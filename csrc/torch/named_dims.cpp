@@ -1,4 +1,5 @@
 // Calls whose arguments have named dims: checks, the choice of program, and the launch.
+#include <algorithm>
 #include <array>
 #include <sstream>
 
@@ -52,6 +53,16 @@ const char* second_half(const Tensor& packed) {
 }
 
 bool is_packed(const Parameter& parameter) { return parameter.dims[0] == '2'; }
+
+// What an overload adds to the name of a recipe: "_residual". How weights lie is no other recipe.
+std::string own_ending(const Signature& signature) {
+  std::string overload = signature.overload;
+  const std::string packed = "packed";
+  if (overload.compare(0, packed.size(), packed) == 0) {
+    overload.erase(0, std::min(overload.size(), packed.size() + 1));
+  }
+  return overload.empty() ? "" : "_" + overload;
+}
 
 class NamedDimsCall : public Call {
  public:
@@ -255,9 +266,8 @@ KernelQuery NamedDimsCall::query(const char* recipe) const {
 // A kernel of the overload's own recipe, as long as tokens are few enough for it; of the recipe; or
 // of its sibling that has the options as inputs.
 void NamedDimsCall::find_kernel() {
-  const bool has_overload = signature_.overload[0] != '\0';
-  if (has_overload || signature_.only_own) {
-    const std::string ending = has_overload ? std::string("_") + signature_.overload : "";
+  const std::string ending = own_ending(signature_);
+  if (!ending.empty() || signature_.only_own) {
     kernel_ = mirage::find_kernel(query((recipe_ + ending).c_str()));
     is_own_ = kernel_ != nullptr && !has_many_tokens();
     if (is_own_ || signature_.only_own) return;

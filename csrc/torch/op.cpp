@@ -1,7 +1,9 @@
 // The one path of every call: arguments off the stack, checks, and whoever computes the results.
 #include "op.h"
 
+#include "assumptions.h"
 #include "call.h"
+#include "checking.h"
 #include "errors.h"
 
 namespace mirage {
@@ -62,12 +64,12 @@ Values take_arguments(const Signature& signature, const StableIValue* stack) {
   return values;
 }
 
-// Throws with what PyTorch's program said, which the dispatcher's C interface does not hand on.
-[[noreturn]] void fail_program(const char* op, const std::string& hint) {
+// What a program in Python said that failed, which the dispatcher's C interface does not hand on.
+std::string failure() {
   StableIValue said = 0;
   TORCH_ERROR_CODE_CHECK(
       torch_call_dispatcher("mirage_kernels::_failure", "", &said, TORCH_ABI_VERSION));
-  fail("mirage_kernels::", op, ": PyTorch's own program failed: ", to<std::string>(said), hint);
+  return to<std::string>(said);
 }
 
 bool run_program(const Name& name, const Signature& signature, const Values& values,
@@ -83,6 +85,13 @@ bool run_program(const Name& name, const Signature& signature, const Values& val
                                TORCH_ABI_VERSION) == TORCH_SUCCESS;
 }
 
+// Throws in checking mode where a length, a page or an id is out of its bounds.
+void check_values(const Signature& signature, const Values& values) {
+  if (!has_values(signature) || !looks_at_values(*values[0].tensor)) return;
+  if (run_program(name_of(signature, Form::kValues), signature, values, {})) return;
+  fail(failure());
+}
+
 // The one place that decides who computes.
 void run(Call& call, const Signature& signature, const Values& values, const Results& results) {
   const Way way = call.way();
@@ -90,7 +99,8 @@ void run(Call& call, const Signature& signature, const Values& values, const Res
   if (way == Way::kKernel) return call.launch(results);
   const Form form = way == Way::kLibrary ? Form::kLibrary : Form::kComposite;
   if (run_program(name_of(signature, form), signature, values, results)) return;
-  fail_program(signature.op, call.hint());
+  fail("mirage_kernels::", signature.op, ": PyTorch's own program failed: ", failure(),
+       call.hint());
 }
 
 }  // namespace
@@ -100,15 +110,16 @@ std::vector<Argument> given_tensors(const Signature& signature, const Values& va
   given.reserve(values.size() + signature.results.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const Parameter& parameter = signature.parameters[i];
-    const char* label = parameter.label != nullptr ? parameter.label : parameter.name;
-    if (values[i].tensor) given.push_back({signature.op, label, *values[i].tensor});
+    if (values[i].tensor) given.push_back({signature.op, label_of(parameter), *values[i].tensor});
   }
   return given;
 }
 
 void call_functional(const Signature& signature, StableIValue* stack) {
   const Values values = take_arguments(signature, stack);
+  const AssumptionScope scope(to<int64_t>(stack[values.size()]));
   const std::unique_ptr<Call> call = signature.call(signature, values);
+  check_values(signature, values);
   Results results;
   for (size_t i = 0; i < signature.results.size(); ++i) results.push_back(call->new_result(i));
   run(*call, signature, values, results);
@@ -121,8 +132,10 @@ void call_into(const Signature& signature, StableIValue* stack) {
   for (size_t i = 0; i < signature.results.size(); ++i) {
     results.push_back(to<Tensor>(stack[values.size() + i]));
   }
+  const AssumptionScope scope(to<int64_t>(stack[values.size() + results.size()]));
   const std::unique_ptr<Call> call = signature.call(signature, values);
   call->check_results(results);
+  check_values(signature, values);
   run(*call, signature, values, results);
 }
 
@@ -136,11 +149,13 @@ void call_check(const Signature& signature, StableIValue* stack) {
   }
   const std::unique_ptr<Call> call = signature.call(signature, values);
   if (!results.empty()) call->check_results(results);
+  check_values(signature, values);
 }
 
 void define(const Signature& signature, torch::stable::detail::StableLibrary& library) {
   for (Form form : kForms) {
     if (form == Form::kOut && is_in_place(signature)) continue;
+    if (form == Form::kValues && !has_values(signature)) continue;
     library.def(schema_of(signature, form).c_str());
   }
 }

@@ -90,9 +90,8 @@ const std::string kNorms = "Tensor q_weight, Tensor k_weight, Tensor? q_bias, Te
 const std::string kNormOptions = "float eps, float weight_offset, str norm";
 const std::string kQkNorm = kGqa + ", " + kNorms + kNormOptions;
 const std::string kMla =
-    "Tensor q, Tensor q_rope [rope part of q], Tensor k [latent cache], Tensor k_rope [rope part "
-    "of "
-    "the cache], Tensor? block_table, Tensor? seq_lens, Tensor? cu_seqlens_q, SymInt max_q_len, "
+    "Tensor q, Tensor q_rope [rope part of q], Tensor k [kv_cache], Tensor k_rope [rope part of "
+    "kv_cache], Tensor? block_table, Tensor? seq_lens, Tensor? cu_seqlens_q, SymInt max_q_len, "
     "SymInt max_seq_len, float scale, bool causal";
 const std::string kAppend =
     "Tensor qkv, Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, Tensor? k_bias, Tensor "
@@ -123,6 +122,13 @@ const Signature kSignatures[] = {
                {kX, kNormWeight, kGate, kUp, kEps, kActivation, kWeightOffset}),
     named_dims("rms_norm_gated_mlp", "packed",
                {kX, kNormWeight, kGateUp, kEps, kActivation, kWeightOffset}),
+    // total = x + residual, and the same of total
+    named_dims("rms_norm_gated_mlp", "residual",
+               {kX, kNormWeight, kGate, kUp, kEps, kActivation, kResidual, kWeightOffset},
+               {kOut, kTotal}),
+    named_dims("rms_norm_gated_mlp", "packed_residual",
+               {kX, kNormWeight, kGateUp, kEps, kActivation, kResidual, kWeightOffset},
+               {kOut, kTotal}),
     // y = normalize(h + alpha * (normalize(x) - h)), where normalize(x) = x / sqrt(sum(x^2))
     named_dims("ntrans", "", {kH, kX, kAlpha}, {kNormed}),
 

@@ -91,12 +91,23 @@ std::string json_of(const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
     json += std::string(json.empty() ? "" : ", ") + "{\"name\": \"" + parameter.name +
             "\", \"dims\": \"" + parameter.dims + "\", \"kind\": \"" + kind_text(parameter.kind) +
-            "\"}";
+            "\", \"label\": \"" + label_of(parameter) + "\"}";
   }
   return "[" + json + "]";
 }
 
 }  // namespace
+
+const char* label_of(const Parameter& parameter) {
+  return parameter.label != nullptr ? parameter.label : parameter.name;
+}
+
+bool has_values(const Signature& signature) {
+  return std::any_of(signature.parameters.begin(), signature.parameters.end(),
+                     [](const Parameter& parameter) {
+                       return parameter.kind == Kind::kIndices || parameter.kind == Kind::kOwn;
+                     });
+}
 
 bool is_in_place(const Signature& signature) {
   return std::any_of(signature.parameters.begin(), signature.parameters.end(), is_written);
@@ -115,23 +126,30 @@ Name name_of(const Signature& signature, Form form) {
       return {"_" + op + "_library", overload};
     case Form::kComposite:
       return {"_" + op + "_composite", overload};
+    case Form::kValues:
+      return {"_" + op + "_values", overload};
   }
   return {};
 }
 
 std::string schema_of(const Signature& signature, Form form) {
   const std::string text = name_of(signature, form).text() + "(" + parameters_of(signature);
+  const std::string assume = ", int assume=-1";
   if (form == Form::kFunctional) {
-    return text + (signature.results.size() == 1 ? ") -> Tensor" : ") -> (Tensor, Tensor)");
+    const char* results = signature.results.size() == 1 ? ") -> Tensor" : ") -> (Tensor, Tensor)";
+    return text + ", *" + assume + results;
   }
+  if (form == Form::kValues) return text + ") -> ()";
   // "-> ()": PyTorch's functionalization refuses custom ops that return an alias.
-  return text + ", *" + written_results(signature, form) + ") -> ()";
+  return text + ", *" + written_results(signature, form) +
+         (form == Form::kOut ? assume : std::string()) + ") -> ()";
 }
 
 std::string json_of(const Signature& signature) {
   return std::string("{\"op\": \"") + signature.op + "\", \"overload\": \"" + signature.overload +
          "\", \"static_dims\": \"" + signature.static_dims +
          "\", \"in_place\": " + (is_in_place(signature) ? "true" : "false") +
+         ", \"only_own\": " + (signature.only_own ? "true" : "false") +
          ", \"parameters\": " + json_of(signature.parameters) +
          ", \"results\": " + json_of(signature.results) + "}";
 }

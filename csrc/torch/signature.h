@@ -60,13 +60,14 @@ struct Signature {
   bool only_own = false;
 };
 
-// What a schema stands for. The last two are programs in Python:
+// What a schema stands for. The first two end with `assume`; some are programs in Python:
 //   library    the whole op as PyTorch does it (kernels/library.py)
 //   composite  the op without options, and what these add before and after (kernels/composite.py)
 //   check      the checks alone, for calls that Python computes
-enum class Form { kFunctional, kOut, kCheck, kLibrary, kComposite };
-constexpr Form kForms[] = {Form::kFunctional, Form::kOut, Form::kCheck, Form::kLibrary,
-                           Form::kComposite};
+//   values     what checking mode says of lengths, tables and ids (kernels/checking.py)
+enum class Form { kFunctional, kOut, kCheck, kLibrary, kComposite, kValues };
+constexpr Form kForms[] = {Form::kFunctional, Form::kOut,       Form::kCheck,
+                           Form::kLibrary,    Form::kComposite, Form::kValues};
 
 // A name below mirage_kernels:: {"_gated_mlp_library", "packed"}.
 struct Name {
@@ -77,12 +78,19 @@ struct Name {
 };
 Name name_of(const Signature& signature, Form form);
 
+// What sentences call a parameter.
+const char* label_of(const Parameter& parameter);
+
+// Whether a call has lengths, tables or ids, whose values may be wrong.
+bool has_values(const Signature& signature);
+
 // Whether an op writes into its arguments: then it has no form with `out`.
 bool is_in_place(const Signature& signature);
 
 std::string schema_of(const Signature& signature, Form form);
 
-// {"op", "overload", "static_dims", "in_place", "parameters": [{"name", "dims", "kind"}, ...],
+// {"op", "overload", "static_dims", "in_place", "only_own", "parameters": [{"name", "dims", "kind",
+// "label"}, ...],
 // "results": [...]} as JSON.
 std::string json_of(const Signature& signature);
 

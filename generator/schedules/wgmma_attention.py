@@ -33,7 +33,7 @@ WARP_ROWS, GROUP_WARPS = 16, 4
 FEWEST_STAGES, MOST_STAGES = 3, 6
 STAGES_OF_A_GROUP = 2  # that warpgroups with keys of their own hold at once
 LEFT_FLOATS = 8  # of a row that is left for others, beside its product
-ONES_BYTES, STATE_BYTES = 2048, 512
+STATE_BYTES = 512
 BUFFERS, BUFFER_FLOATS = 2, 16  # of a warpgroup; of a buffer, beside a number per key
 OTHER_SHAPES = (*SHAPES.values(), (64, 64), (128, 128))  # candidates
 
@@ -61,7 +61,7 @@ class WgmmaAttention(AttentionKnobs):
     def shared_bytes(self, depth: int, more: int = 0, key_work: int = 0) -> int:
         """Return the shared memory of one block.
 
-        The pipeline, ones, queries, barriers, rows that are left for others, and for every
+        The pipeline, queries, barriers, rows that are left for others, and for every
         warpgroup two buffers of a number per key. `WgmmaAttention::kBytes` is the same number.
         """
         pipeline = self.stages * 2 * self.keys * depth * ELEMENT_BYTES  # keys and values
@@ -69,7 +69,7 @@ class WgmmaAttention(AttentionKnobs):
         left = self.groups * self.rows * (depth + LEFT_FLOATS) * FLOAT_BYTES
         buffers = (self.warps - self.producers) // GROUP_WARPS * BUFFERS
         numbers = buffers * (self.keys + BUFFER_FLOATS) * FLOAT_BYTES
-        return pipeline + ONES_BYTES + queries + STATE_BYTES + left + numbers
+        return pipeline + queries + STATE_BYTES + left + numbers
 
 
 def fits(program: AttentionProgram, on: Target) -> tuple[str, ...]:

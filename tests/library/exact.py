@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-NORM = {"x", "norm_weight", "eps", "weight_offset"}
+NORM = {"x", "norm_weight", "eps", "weight_offset", "residual"}
 
 
 def exact_rms_norm(
@@ -84,9 +84,10 @@ def exact_gated_mlp(
     return ACTIVATIONS[activation](x @ gate.t()) * (x @ up.t())
 
 
-def exact_rms_norm_gated_mlp(**given: Any) -> Tensor:
+def exact_rms_norm_gated_mlp(**given: Any) -> tuple[Tensor, ...]:
     norm = {name: given.pop(name) for name in NORM & {*given}}
-    return exact_gated_mlp(exact_rms_norm(**norm), **given)
+    normed, *total = results(exact_rms_norm(**norm))
+    return (exact_gated_mlp(normed, **given), *total)
 
 
 def exact_ntrans(h: Tensor, x: Tensor, alpha: Tensor) -> Tensor:

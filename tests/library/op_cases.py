@@ -134,7 +134,7 @@ class Case:
     def overload(self) -> str:
         """The signature that serves the case."""
         if self.tensors.get("gate_weight") == "2N K":
-            return "packed"
+            return "packed_residual" if "residual" in self.tensors else "packed"
         if "adapter_ids" in self.tensors:
             return "batched"
         return "residual" if self.returns_total else "default"
@@ -153,7 +153,9 @@ class Case:
     @property
     def kernel_is_own(self) -> bool:
         """Say whether the kernel is of the overload's own recipe, with a place for everything."""
-        return self.kernel is not None and self.kernel.recipe.endswith(f"_{self.overload}")
+        return self.kernel is not None and self.kernel.recipe.endswith(
+            f"_{self.overload.removeprefix('packed_')}"
+        )
 
     @property
     def kernel_takes_options(self) -> bool:
@@ -171,7 +173,7 @@ class Case:
         given |= {"eps": 1e-6} if "norm_weight" in self.tensors else {}
         given |= {"bias": None} if self.overload == "residual" and "weight" in self.tensors else {}
         given |= arguments
-        if self.overload == "packed":
+        if self.overload.startswith("packed"):
             given["gate_up_weight"] = given.pop("gate_weight")
         op = getattr(torch.ops.mirage_kernels, f"_{self.op}_{kind}")
         with patch("mirage_kernels.dispatch.most_tokens", return_value=None):
@@ -256,6 +258,14 @@ CASES = (
         activation="gelu_tanh",
         weight_offset=1.0,
     ),
+    _made("residual", NORMED_GATED | {"residual": "M K"}, exact_rms_norm_gated_mlp),
+    _made(
+        "packed residual",
+        NORMED_PACKED | {"residual": "M K"},
+        exact_rms_norm_gated_mlp,
+        activation="relu",
+        weight_offset=1.0,
+    ),
     _made("", NORM, exact_rms_norm, eps=1e-6),
     _made("offset", NORM, exact_rms_norm, weight_offset=1.0),
     _made("residual", NORM | {"residual": "M K"}, exact_rms_norm),
@@ -291,7 +301,7 @@ def _recipes(case: Case) -> tuple[str, ...]:
     recipe = str(torch.ops.mirage_kernels._recipe_of(case.op, activation))
     if case.op in ANY_SIZE:
         return (recipe if case.overload == "default" else f"{recipe}_{case.overload}",)
-    own = (f"{recipe}_{case.overload}",) if case.overload == "residual" else ()
+    own = (f"{recipe}_residual",) if case.overload.endswith("residual") else ()
     return recipe, f"{recipe}_full", *own
 
 

@@ -9,7 +9,7 @@ import torch
 from wrong_calls import GOOD, LENGTHS, LISTS, LONG_K, TABLE, K, Q
 
 import mirage_kernels
-from mirage_kernels import gqa, gqa_csr, kernel_table, supports
+from mirage_kernels import gqa, gqa_csr
 from mirage_kernels.errors import InferenceOnlyError
 
 
@@ -67,32 +67,6 @@ def test_what_requires_grad_is_refused_by_name(op: str, name: str) -> None:
         call(**given)
     with torch.no_grad():
         call(**given)
-
-
-@pytest.mark.parametrize("op", ["gqa", "qk_norm_attention"])
-def test_supports_asks_the_table_of_attention(op: str) -> None:
-    compiled = {(e.dims["D"], e.dtype) for e in kernel_table() if e.recipe in (op, f"{op}_full")}
-    for depth in (64, 128, 72):
-        for name, dtype in {"fp16": torch.float16, "bf16": torch.bfloat16}.items():
-            assert supports(op, D=depth, dtype=dtype) is ((depth, name) in compiled)
-    assert supports(op, D=72, B=4, Hkv=8, G=4, L=100, T=1, device="cpu")
-    assert not supports(op, K=64, device="cpu")
-    assert not supports(op, D=64, dtype=torch.float32, device="cpu")
-
-
-def test_supports_asks_for_the_norm() -> None:
-    compiled = {e.dims["D"] for e in kernel_table() if e.recipe == "qk_layer_norm_attention"}
-    for depth in (64, 128, 72):
-        assert supports("qk_norm_attention", D=depth, norm="layer") is (depth in compiled)
-    assert not supports("qk_norm_attention", D=64, norm="l2", device="cpu")
-
-
-def test_supports_asks_for_both_sizes() -> None:
-    compiled = {(e.dims["C"], e.dims["P"]) for e in kernel_table() if e.recipe == "mla_decode"}
-    assert supports("mla_decode", C=512, P=64) is ((512, 64) in compiled)
-    assert not supports("mla_decode", C=512, P=72)
-    assert supports("mla_decode", C=32, P=16, B=4, Hq=8, L=100, device="cpu")
-    assert not supports("mla_decode", D=64, device="cpu")
 
 
 @pytest.mark.skipif(not hasattr(typing, "get_overloads"), reason="needs Python >= 3.11")

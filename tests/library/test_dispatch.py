@@ -1,4 +1,4 @@
-"""The compiled table, what is said of shapes and GPUs that it does not cover, and `supports`."""
+"""The compiled table, and what is said of shapes and GPUs that it does not cover."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mirage_kernels import kernel_table, supports
+from mirage_kernels import kernel_table
 
 ROOT = Path(__file__).resolve().parents[2]
 OPS = torch.ops.mirage_kernels
@@ -58,82 +58,3 @@ def test_other_gpu_is_told_what_to_install(capability: tuple[int, int], here: st
     sentence = OPS._architecture_complaint(*capability, "NVIDIA Other")
     assert "kernels for sm_90a only, but the GPU (NVIDIA Other) is sm_" in sentence
     assert f"make wheel ARCH={here}`" in sentence
-
-
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ({"K": 4096, "N": 6144}, True),
-        ({"K": 4096, "N": 6144, "M": 3, "dtype": torch.bfloat16}, True),
-        ({"K": 4096, "N": 6144, "dtype": "fp16"}, True),
-        ({"K": 4096, "N": 6144, "dtype": "bfloat16"}, True),
-        ({"K": 4096, "N": 6144, "dtype": "float32"}, False),
-        ({"K": 4096, "N": 6144, "dtype": "torch.float16"}, True),
-        ({"K": "4096", "N": 6144}, False),
-        ({"N": 6144}, True),
-        ({"K": 4096, "N": 6145}, False),
-        ({"K": 4096, "n": 6144}, False),
-        ({"K": 4096, "N": 6144, "dtype": torch.float32}, False),
-        ({"K": 5, "N": 7, "device": "cpu"}, True),
-        ({"K": 5, "N": 7, "device": "cpu", "dtype": torch.float32}, False),
-    ],
-)
-def test_supports_answers_without_raising(question: dict[str, object], answer: bool) -> None:
-    assert supports("rms_norm_linear", **question) is answer
-
-
-def test_supports_says_no_to_an_unknown_op_and_to_an_absent_gpu() -> None:
-    assert not supports("no_such_op", K=4096)
-    assert not supports(None)  # type: ignore[arg-type]
-    if not torch.cuda.is_available():
-        assert not supports("rms_norm_linear", K=4096, N=6144, device="cuda")
-        assert not supports("rms_norm_linear", K=4096, N=6144, device=0)
-
-
-def test_supports_knows_the_sizes_of_heads() -> None:
-    assert supports("gqa", D=80, device="cpu")
-    assert not supports("gqa", D=84, device="cpu")  # the op takes multiples of 8
-    assert not supports("gqa", D="128", device="cpu")  # type: ignore[arg-type]
-
-
-def test_supports_knows_the_sizes_that_the_append_kernel_is_for() -> None:
-    source = (ROOT / "csrc/append/append.cu").read_text()
-    sizes = {int(size) for size in re.findall(r"case (\d+):", source)}
-    assert sizes == {D for D in range(8, 1024, 8) if supports("qk_norm_rope_append", D=D)}
-    assert supports("qk_norm_rope_append", D=80, device="cpu", dtype=torch.bfloat16)
-
-
-@pytest.mark.parametrize(
-    ("op", "dims"),
-    [
-        ("layer_norm_linear", {"K": 1, "N": 1}),
-        ("lora_linear", {"K": 1, "N": 1, "R": 1}),
-        ("gated_mlp", {"K": 1, "N": 1}),
-        ("rms_norm_gated_mlp", {"K": 1, "N": 1}),
-        ("ntrans", {"K": 1}),
-    ],
-)
-def test_supports_knows_every_op(op: str, dims: dict[str, int]) -> None:
-    assert supports(op, **dims, M=3, device="cpu")
-    assert not supports(op, **dims)
-    assert not supports(op, Q=1, device="cpu")
-
-
-def test_supports_asks_for_the_recipe_of_the_activation() -> None:
-    assert supports("gated_mlp", activation="relu", device="cpu")
-    assert not supports("gated_mlp", activation="swish", device="cpu")
-    assert OPS._recipe_of("gated_mlp", "silu") == "gated_mlp"
-    assert OPS._recipe_of("gated_mlp", "gelu_tanh") == "geglu_mlp"
-    assert OPS._recipe_of("rms_norm_linear", "silu") == "rms_norm_linear"
-
-
-@pytest.mark.gpu
-def test_supports_says_yes_to_this_gpu() -> None:
-    assert supports("rms_norm_linear", K=4096, N=6144, dtype=torch.float16, device="cuda")
-
-
-@pytest.mark.parametrize(
-    "odd", [{"device": "foo"}, {"device": [1]}, {"device": -3}, {"dtype": [1]}, {"activation": 3}]
-)
-def test_odd_questions_are_answered_no(odd: dict[str, object]) -> None:
-    assert not supports("gated_mlp", **odd)  # type: ignore[arg-type]

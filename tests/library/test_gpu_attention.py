@@ -131,7 +131,7 @@ def test_every_group_works_with_every_kernel(depth: int, dtype: str, group: int)
 @pytest.mark.parametrize("tokens", [1, 5, 16, 64, 100])
 def test_rows_beyond_a_tile_work(tokens: int) -> None:
     """More query tokens times heads than one tile of rows has; no lse: dense without prefill."""
-    for options in ({}, {"causal": True}):
+    for options in ({"causal": False}, {}):
         check_promised(first(lengths=(300, 300), tokens=(tokens,), page_size=0, options=options))
 
 
@@ -227,7 +227,7 @@ def test_a_graph_serves_other_lengths_and_pages(
         graph.replay()
         exact, exact_lse = call.exact()
         assert error(out, exact) < call.case.tolerance
-        assert same_lse(lse, exact_lse, call.case.tolerance)
+        assert same_lse(lse, exact_lse, call.case.lse_tolerance)
         graph.replay()
         replayed = out.clone()
         held.run(out=out, lse=lse, max_seq_len=most)

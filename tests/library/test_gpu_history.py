@@ -7,6 +7,8 @@ first.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -131,3 +133,39 @@ def test_the_token_that_was_just_appended_is_seen(batch: int, promised: bool) ->
     wanted = run(apart=True)
     constant_history(promised)
     assert torch.equal(run(apart=False), wanted)
+
+
+BROKEN = """
+import torch
+from mirage_kernels import constant_history, gqa
+
+B, PAGES, PAGE, HEADS, DEPTH = 3, 600, 16, 8, 128
+shape = (PAGES, PAGE, 2, DEPTH)
+k, v = (torch.randn(shape, device="cuda").half() for _ in range(2))
+q = torch.randn(B, HEADS, DEPTH, device="cuda").half()
+table = torch.arange(PAGES, device="cuda").int().view(B, -1)
+choices = [torch.tensor(n, device="cuda").int() for n in ([3200, 1, 1], [1, 3200, 7], [64] * B)]
+written = torch.zeros(1, 1, 64, DEPTH, device="cuda").half()
+lines = [torch.zeros_like(written) for _ in choices]
+for line, choice in zip(lines, choices):
+    line.view(torch.int32).view(-1)[:B] = choice
+one, zero = torch.tensor([1], device="cuda").int(), torch.tensor([[0]], device="cuda").int()
+lens = written.view(torch.int32).view(-1)[:B]
+constant_history()
+try:
+    for i in range(20000):
+        gqa(written[0] * 0, lines[i % 3], lines[i % 3], zero, one, out=written[0], max_seq_len=1)
+        gqa(q, k, v, table, lens, max_seq_len=3200)
+    torch.cuda.synchronize()
+except RuntimeError as error:
+    assert "launch failure" in str(error), error
+print("ended")
+"""
+
+
+def test_a_broken_promise_ends_all_the_same() -> None:
+    """In a process of its own: a launch that fails leaves no GPU to it."""
+    ran = subprocess.run(
+        [sys.executable, "-c", BROKEN], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.stdout.strip().endswith("ended"), ran.stderr

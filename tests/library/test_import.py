@@ -38,7 +38,8 @@ def test_importing_an_op_registers_it_and_leaves_cuda_alone() -> None:
     schema, initialised = run_python(program).splitlines()
     assert schema == (
         "mirage_kernels::rms_norm_linear(Tensor x, Tensor norm_weight, Tensor weight, float eps, "
-        "Tensor? bias=None, float weight_offset=0.) -> Tensor"
+        "Tensor? bias=None, float weight_offset=0., *, "
+        "int assume=-1) -> Tensor"
     )
     assert initialised == "False"
 

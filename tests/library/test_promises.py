@@ -1,6 +1,6 @@
-"""The promise of constant weights: off at first, process-wide, suspended for computed weights.
+"""Promises: nothing at first, by thread, in a context, for one call, and not of computed weights.
 
-That of a constant history is tested by what calls launch (test_attention_launches.py), and on a GPU
+What launches are told of a history is tested by what calls launch (test_launches.py), and on a GPU
 (test_gpu_history.py).
 """
 
@@ -11,11 +11,17 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from op_cases import Case
+from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 import mirage_kernels
-from mirage_kernels.assumptions import fresh_weights
+from mirage_kernels import composite, constant_history, constant_weights, gated_mlp, gqa
+from mirage_kernels.library import ACTIVATIONS
 
 OPS = torch.ops.mirage_kernels
+WEIGHTS, HISTORY = 1, 2
+X, WEIGHT = torch.ones(2, 16).half(), torch.ones(32, 16).half()
 
 
 @pytest.fixture
@@ -25,24 +31,114 @@ def promised() -> Iterator[None]:
     mirage_kernels.constant_weights(False)
 
 
-def test_nothing_is_promised_at_first() -> None:
-    assert not OPS._constant_weights()
+@pytest.fixture
+def assumed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What calls of gated_mlp assume, as the program inside of them sees it."""
+    seen: list[int] = []
+
+    def noted(x: Tensor) -> Tensor:
+        seen.append(OPS._assumptions())
+        return x
+
+    monkeypatch.setitem(ACTIVATIONS, "silu", noted)
+    return seen
+
+
+def test_nothing_is_promised_at_first(assumed: list[int]) -> None:
+    gated_mlp(X, WEIGHT)
+    assert assumed == [0]
+
+
+def test_a_statement_holds_until_it_is_taken_back(assumed: list[int]) -> None:
+    constant_weights()
+    gated_mlp(X, WEIGHT)
+    constant_weights(False)
+    gated_mlp(X, WEIGHT)
+    assert assumed == [WEIGHTS, 0]
+
+
+def test_a_context_ends_and_restores_what_held(assumed: list[int]) -> None:
+    with constant_weights():
+        gated_mlp(X, WEIGHT)
+        with constant_weights(False):
+            gated_mlp(X, WEIGHT)
+        gated_mlp(X, WEIGHT)
+    gated_mlp(X, WEIGHT)
+    assert assumed == [WEIGHTS, 0, WEIGHTS, 0]
+
+
+def test_a_context_ends_where_an_error_leaves_it(assumed: list[int]) -> None:
+    with pytest.raises(ZeroDivisionError), constant_weights():
+        raise ZeroDivisionError
+    gated_mlp(X, WEIGHT)
+    assert assumed == [0]
+
+
+def test_a_call_promises_for_itself(assumed: list[int]) -> None:
+    gated_mlp(X, WEIGHT, constant_weights=True)
+    with constant_weights():
+        gated_mlp(X, WEIGHT, constant_weights=False)
+    assert assumed == [WEIGHTS, 0]
 
 
 @pytest.mark.usefixtures("promised")
-def test_a_promise_holds_for_all_threads() -> None:
-    seen: list[bool] = []
-    thread = threading.Thread(target=lambda: seen.append(OPS._constant_weights()))
+def test_a_promise_is_that_of_its_thread(assumed: list[int]) -> None:
+    thread = threading.Thread(target=gated_mlp, args=(X, WEIGHT))
     thread.start()
     thread.join()
-    assert seen == [True]
+    gated_mlp(X, WEIGHT)
+    assert assumed == [0, WEIGHTS]
 
 
 @pytest.mark.usefixtures("promised")
-def test_a_promise_is_suspended_for_weights_that_were_just_computed() -> None:
-    with fresh_weights():
-        assert not OPS._constant_weights()
-    assert OPS._constant_weights()
+def test_a_promise_is_suspended_for_weights_that_were_just_computed(
+    cases: dict[str, Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    def noted(**given: object) -> None:
+        seen.append(given["assume"])
+
+    monkeypatch.setattr(OPS.rms_norm_linear, "out", noted)
+    names = ["x", "norm_weight", "weight", "eps", "bias", "weight_offset"]
+    around = composite.around("rms_norm_linear", names)
+    case = cases["rms_norm_linear offset"]
+    around(**case.arguments(2), eps=1e-6, out=case.poisoned(2)[0])
+    assert seen == [0]
+
+
+@pytest.mark.parametrize("promise", [constant_weights, constant_history])
+@pytest.mark.parametrize("wrong", [3, "no", None])
+def test_a_promise_is_true_or_false(promise: object, wrong: object) -> None:
+    with pytest.raises(RuntimeError, match=r"promised is .*; True or False works$"):
+        promise(wrong)  # type: ignore[operator]
+    assert not OPS._assumptions()
+
+
+@pytest.mark.parametrize("name", ["constant_weights", "constant_history"])
+def test_a_wrong_promise_of_a_call_is_named(name: str) -> None:
+    q, k = torch.ones(1, 2, 8).half(), torch.ones(1, 4, 2, 8).half()
+    with pytest.raises(RuntimeError, match=rf"gqa: {name} is of type int; True or False works$"):
+        gqa(q, k, k, **{name: 3})  # type: ignore[call-overload]
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_compiled_function_keeps_what_it_promises_and_follows_its_caller(
+    assumed: list[int],
+) -> None:
+    def two_calls(x: Tensor) -> Tensor:
+        with constant_weights():
+            y = gated_mlp(x, WEIGHT)
+        return gated_mlp(y, WEIGHT)
+
+    counter = CompileCounter()
+    compiled = torch.compile(two_calls, fullgraph=True, backend=counter)
+    compiled(X)
+    with constant_weights():
+        compiled(X)
+    compiled(X)
+    assert assumed == [WEIGHTS, 0, WEIGHTS, WEIGHTS, WEIGHTS, 0]
+    assert counter.frame_count == 2
 
 
 @pytest.mark.gpu

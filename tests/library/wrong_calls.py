@@ -32,7 +32,7 @@ DENSE = {"q": LONG, "k_cache": LONG_K, "v_cache": LONG_K}  # PyTorch's attention
 NORMS = {"q_weight": NORM_WEIGHT, "k_weight": NORM_WEIGHT}
 LISTS = {"indptr": STARTS, "indices": INDICES, "last_page_len": LENGTHS}
 MLA = {"block_table": TABLE, "seq_lens": LENGTHS, "scale": 1.0}
-CACHES = {"k_cache": K, "v_cache": K + 1, "slot_mapping": LENGTHS}
+CACHES = {"k_cache": K, "v_cache": K + 1, "slot_mapping": torch.tensor([1, 2])}
 ROPE = {"cos_sin_cache": torch.ones(5, 64), "positions": LENGTHS}
 HEADS = {"num_heads": 4, "num_kv_heads": 2}
 GOOD = {
@@ -117,13 +117,21 @@ WRONG: dict[str, tuple[dict[str, object], ...]] = {
     "lora_linear batched": (
         {"adapter_ids": IDS[0]},
         {"adapter_ids": IDS.float()},
+        {"adapter_ids": IDS + A},
+        {"adapter_ids": IDS - 2},
     ),
     "gated_mlp": (
         {"gate_weight": WEIGHT[1:].clone()},
         {"up_weight": WEIGHT[8:]},
         {"activation": torch.relu},
     ),
-    "rms_norm_gated_mlp": ({"activation": "swish"},),
+    "rms_norm_gated_mlp": (
+        {"activation": "swish"},
+        {"residual": X[0]},
+        {"residual": X, "out": X.new_empty(2, 3, N)},
+        {"out": (X, X)},
+        {"constant_weights": 3},
+    ),
     "rms_norm": (
         {"x": np.ones((3, 64), np.float16)},
         {"x": X.to(torch.complex64)},
@@ -147,11 +155,23 @@ WRONG: dict[str, tuple[dict[str, object], ...]] = {
         {"k_cache": torch.ones(9, 16, 2, 128).half()[..., ::2]},
         {"v_cache": torch.ones(9, 16, 2, 68).half()[..., :64]},
         {"k_cache": odd(K)},
-        {"block_table": TABLE.long()},
+        {"block_table": TABLE.float()},
+        {"block_table": TABLE - 1},
+        {"block_table": TABLE + 9},
         {"block_table": TABLE[0]},
         {"block_table": torch.zeros(3, 2).int().t()},
         {"seq_lens": None},
-        {"seq_lens": LENGTHS.long()},
+        {"seq_lens": LENGTHS.short()},
+        {"seq_lens": LENGTHS * 49},
+        {"seq_lens": LENGTHS * -1},
+        {"max_seq_len": 0},
+        {"cu_seqlens_q": STARTS.flip(0)},
+        {"cu_seqlens_q": STARTS * 2},
+        {"cu_seqlens_q": STARTS, "max_q_len": 0},
+        {"seq_lens": LENGTHS.to("meta")},
+        {"causal": None},
+        {"causal": 1},
+        {"constant_history": 3},
         {"seq_lens": LENGTHS[:1]},
         {"cu_seqlens_q": STARTS[:2]},
         {"q": torch.ones(3, 4, 64).half()},
@@ -205,6 +225,10 @@ WRONG: dict[str, tuple[dict[str, object], ...]] = {
         {"indices": torch.zeros(2)},
         {"last_page_len": torch.ones(1, 2).int()},
         {"indptr": torch.tensor([0, 2]).int()},
+        {"indptr": torch.tensor([0, 2, 1])},
+        {"indptr": torch.tensor([0, 1, 3])},
+        {"last_page_len": LENGTHS * 17},
+        {"indices": INDICES - 1},
         {"max_seq_len": -1},
         {"page_size": "16"},
         {"page_size": None},
@@ -215,6 +239,9 @@ WRONG: dict[str, tuple[dict[str, object], ...]] = {
         {"q": LATENT_Q[..., :32]},
         {"kv_cache": LATENT.bfloat16()},
         {"kv_cache": LATENT[0]},
+        {"kv_cache": LATENT[:, None].expand(9, 4, 16, 48).transpose(1, 2).contiguous()},
+        {"kv_cache": LATENT[:, None]},
+        {"q": LATENT_Q, "kv_cache": LATENT.to("meta")},
         {"kv_cache": LATENT[..., :40]},
         {"q": (LATENT_Q[..., :32], LATENT_Q[:, :2, 32:])},
         {"q": LATENT_Q[..., :36], "kv_cache": LATENT[..., :36]},
@@ -233,6 +260,10 @@ WRONG: dict[str, tuple[dict[str, object], ...]] = {
         {"num_kv_heads": 3},
         {"positions": LENGTHS[:1]},
         {"slot_mapping": torch.ones(2)},
+        {"slot_mapping": torch.tensor([0, 144])},
+        {"slot_mapping": torch.tensor([7, 7])},
+        {"positions": LENGTHS + 4},
+        {"positions": LENGTHS - 2},
         {"cos_sin_cache": torch.ones(10, 128)},
         {"rope": "yarn"},
         {"norm": "l2"},

@@ -184,7 +184,7 @@ def test_many_rows_wait_late_where_lines_of_keys_are_summed(recipe: str, sums: i
     assert ("key_sums" in knobs.to_json()) == bool(sums)
 
 
-@pytest.mark.parametrize(("depth", "most"), [(64, 213760), (128, 204544)])
+@pytest.mark.parametrize(("depth", "most"), [(64, 211712), (128, 202496)])
 def test_shared_memory_of_many_rows(depth: int, most: int) -> None:
     assert of_depth(depth)[-1].knobs.shared_bytes(depth) == most
 

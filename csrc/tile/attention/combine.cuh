@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tile/attention/flash_decode/products.cuh"
+#include "tile/sync/bounded_wait.cuh"
 
 namespace mirage::tile {
 
@@ -85,10 +86,11 @@ __device__ inline void announce(uint64_t* at, uint64_t nonce) {
 }
 
 __device__ inline void await(uint64_t* at, uint64_t nonce) {
-  uint64_t found = 0;
-  do {
+  wait_at_most([&] {
+    uint64_t found;
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(found) : "l"(at) : "memory");
-  } while (found != nonce);
+    return found == nonce;
+  });
   *at = 0;
 }
 

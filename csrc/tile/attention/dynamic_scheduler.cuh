@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tile/attention/scheduler.cuh"
+#include "tile/sync/bounded_wait.cuh"
 
 namespace mirage::tile {
 
@@ -57,7 +58,12 @@ class DynamicScheduler {
   // Tells the block's warps what claim `number` has got. The last claim of the call wipes out the
   // tag: every block claims until it gets nothing.
   __device__ void tell(const AttentionArgs& args, int number, uint64_t answer) const {
-    while ((answer ^ tag(args)) >> kCountBits != 0) ask(args, true, answer);  // not open yet
+    bool asks = false;  // where the call was not open yet
+    wait_at_most([&] {
+      ask(args, asks, answer);
+      asks = true;
+      return (answer ^ tag(args)) >> kCountBits == 0;
+    });
     const int count = static_cast<int>(answer ^ tag(args)), work_tiles = work_tiles_of(args);
     if (count == work_tiles - 1) *static_cast<uint64_t*>(args.workspace) = 0;
     const int work_tile = static_cast<int>(args.clusters.value) + count;
@@ -67,7 +73,7 @@ class DynamicScheduler {
 
   // The work tile of a claim, the first of which has number 1; -1: there was none left.
   __device__ int await(int number) const {
-    wait(told_[number % 2], (number - 1) / 2 % 2);
+    wait_at_most([&] { return has_completed(told_[number % 2], (number - 1) / 2 % 2); });
     return place(number);
   }
 

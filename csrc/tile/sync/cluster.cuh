@@ -88,6 +88,24 @@ __device__ inline void wait(Mbarrier& barrier, uint32_t parity) {
       : "memory");
 }
 
+// Whether it has, after a short wait. `scope` is of those whose writes are seen then: "" for this
+// block, ".acquire.cluster" for DSMEM stores of other blocks too.
+#define MIRAGE_TILE_HAS_COMPLETED(name, scope)                      \
+  __device__ inline bool name(Mbarrier& barrier, uint32_t parity) { \
+    uint32_t completed;                                             \
+    asm volatile(                                                   \
+        "{ .reg .pred done;\n"                                      \
+        "mbarrier.try_wait.parity" scope                            \
+        ".shared::cta.b64 done, [%1], %2;\n"                        \
+        "selp.u32 %0, 1, 0, done; }"                                \
+        : "=r"(completed)                                           \
+        : "r"(shared_address(&barrier)), "r"(parity)                \
+        : "memory");                                                \
+    return completed != 0;                                          \
+  }
+MIRAGE_TILE_HAS_COMPLETED(has_completed, "")
+MIRAGE_TILE_HAS_COMPLETED(have_dsmem_stores_completed, ".acquire.cluster")
+
 #define MIRAGE_TILE_REGISTER(name, ptx)        \
   __device__ inline int name() {               \
     int value;                                 \

@@ -240,13 +240,13 @@ class CacheWorkload(BaseWorkload):
         options: dict[str, object] = {"scale": self.scale, "max_seq_len": self.longest, **more}
         if outs is not None:
             options["out"] = outs[0]
+        options["causal"] = self.is_causal and self.tokens > 1
         if self.more:
             cache = given["k"] if "table" in given else given["k"][:, 0]
             name, tensors = "mla_decode", [q, cache]
             options["latent_dim"] = self.depth
         else:
             options |= {"window_left": self.window_left, "logits_soft_cap": self.logits_soft_cap}
-            options["causal"] = self.is_causal and self.tokens > 1
             options["kv_layout"] = "NHD" if "table" in given else "HND"
         if self.norms:
             name, options["eps"] = "qk_norm_attention", EPS
@@ -350,13 +350,13 @@ class CacheWorkload(BaseWorkload):
 
     def in_place(self) -> Mapping[str, Program]:
         """Return PyTorch's attention as the library runs it, for dense calls of many tokens."""
-        from mirage_kernels.attention import Call
+        from mirage_kernels.attention_calls import Call
         from mirage_kernels.prefill import prefill
 
         def run(given: Inputs) -> Tensor:
             k, v = (given[name].transpose(1, 2) for name in "kv")
             options = (*(None,) * 6, self.scale, self.is_causal, -1, 0.0)
-            return prefill(Call(given["q"], k, v, *options), None)
+            return prefill(Call("gqa", given["q"], k, v, *options), None)
 
         return {} if self.needs_kernel else {"library_us": run}
 

@@ -96,6 +96,11 @@ ATTENTION = {
     "attention halves": partial(mk.gqa, q, *halves, table, lens),
     "attention unaligned q": partial(mk.gqa, unaligned, k, v, table, lens),
     "attention window": partial(paged, window_left=5),
+    "attention int64 table and lengths": partial(mk.gqa, q, k, v, table.long(), lens.long()),
+    "attention int64 and constant history": partial(
+        *(mk.gqa, q, k, v, table.long(), lens), constant_history=True
+    ),
+    "attention constant history of one call": partial(paged, constant_history=True),
     "attention window of all": partial(paged, window_left=1 << 30),
     "attention cap": partial(paged, logits_soft_cap=30.0),
     "attention cap and window": partial(several, logits_soft_cap=30.0, window_left=0),
@@ -103,8 +108,8 @@ ATTENTION = {
     "attention several see all": partial(several, causal=False),
     "attention several see all in a window": partial(several, causal=False, window_left=3),
     "attention several see all capped": partial(several, causal=False, logits_soft_cap=2.0),
-    "attention dense": partial(mk.gqa, dense_q, dense_k, dense_v),
-    "attention dense causal": partial(mk.gqa, dense_q, dense_k, dense_v, causal=True),
+    "attention dense": partial(mk.gqa, dense_q, dense_k, dense_v, causal=False),
+    "attention dense causal": partial(mk.gqa, dense_q, dense_k, dense_v),
     "attention dense lens": partial(mk.gqa, dense_q, dense_k, dense_v, seq_lens=lens),
     "attention no tokens": partial(mk.gqa, q[:0], k, v, table[:0], lens[:0]),
     "attention no heads": partial(mk.gqa, q[:, :0], k, v, table, lens),

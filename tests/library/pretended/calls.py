@@ -76,6 +76,10 @@ CALLS = {
     "gate and up": partial(mk.gated_mlp, x, gate, up),
     "packed": partial(mk.gated_mlp, x, packed),
     "packed and offset": partial(geglu, packed, weight_offset=1.0),
+    "gate and up and residual": partial(
+        mk.rms_norm_gated_mlp, x, norm_weight, gate, up, activation="gelu_tanh", residual=residual
+    ),
+    "packed, offset and residual": partial(geglu, packed, weight_offset=1.0, residual=residual),
     "ntrans": partial(mk.ntrans, residual, wide[:, :K], norm_weight),
     "ntrans of many tokens": partial(mk.ntrans, filled(5, 99, K), filled(1, 99, K), norm_weight),
     "norm": partial(mk.rms_norm, x, norm_weight),

@@ -223,15 +223,6 @@ __device__ void rescale(RowMaxima<kRows>& maximum, const Scores<float, kKeys, kR
 }
 
 // sums[row] += this lane's keys of weights[:, row]
-template <class T, int kKeys, int kRows>
-__device__ void sum_over_keys(RowSums<kRows>& sums, const PackedScores<T, kKeys, kRows>& weights) {
-  unrolled<kKeys / kRowTile, kRows / kTokenTile>([&](int k, int r) {
-    const float2 a = to_floats(weights.at[k][r][0]), b = to_floats(weights.at[k][r][1]);
-    sums.at[r][0] += a.x + b.x;
-    sums.at[r][1] += a.y + b.y;
-  });
-}
-
 template <int kKeys, int kRows>
 __device__ void sum_over_keys(RowSums<kRows>& sums, const Scores<float, kKeys, kRows>& weights) {
   unrolled<kKeys / kRowTile, kRows / kTokenTile, 2>(

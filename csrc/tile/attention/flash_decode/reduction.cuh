@@ -68,7 +68,7 @@ class ClusterReduction {
 
   // Returns when all of the item has arrived.
   __device__ void end() {
-    wait_for_dsmem_stores(barrier(), parity_);
+    wait_at_most([&] { return have_dsmem_stores_completed(barrier(), parity_); });
     parity_ ^= 1;
   }
 

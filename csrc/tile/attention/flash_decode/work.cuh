@@ -156,9 +156,9 @@ class FlashDecode {
   __device__ void online_softmax(const S& scores, const Mask& mask, Maxima& maximum, Sums& sum,
                                  Product& product) const {
     rescale(maximum, where<float>(mask, scores, -INFINITY), sum, product);
-    const auto weights = where<T>(mask, exp<float>(sub<float>(scores, maximum)), 0.0f);
-    sum_over_keys(sum, weights);
-    contract_values(product, values(), weights);
+    const auto weights = where<float>(mask, exp<float>(sub<float>(scores, maximum)), 0.0f);
+    sum_over_keys(sum, weights);  // before they are rounded: their logarithm is the result's lse
+    contract_values(product, values(), packed<T>(weights));
   }
 
   __device__ ValueTile<T, kKeys, kDepth> values() const {

@@ -306,7 +306,7 @@ class WgmmaCombine {
       copy_to_block(map_to_block(left.row(rank, 0), owner), Left{out, kRows}.row(0, owner * rows),
                     rows * Left::kPitch * 4, map_to_block(&arrived, owner));
     }
-    wait_for_dsmem_stores(arrived, 0);
+    wait_at_most([&] { return have_dsmem_stores_completed(arrived, 0); });
     __syncwarp();
     arrive_cluster();
     const int first = rank * rows;

@@ -38,20 +38,23 @@ struct WgmmaKeys {
 template <class T, int kKeys, int kDepth, bool kWaits>
 struct WgmmaValues {
   const char* at;
-  const char* ones;  // sixteen lines of them, behind all values
 };
 
-// Weights are summed with their product: ones lie beside the values as eight elements more.
+// Weights are summed with their product.
 struct WgmmaSums {};
 
-// [rows, D] fp32 of a warp's 16 rows, and behind them the sums of their weights: sums()[2 i] is
-// that of line i.
+// [rows, D] fp32 of a warp's 16 rows, and behind them the sums of their weights before these are
+// rounded: sums()[2 i] and sums()[2 i + 1] are those of line i, in two parts, of this lane's keys.
+// After total_sums() sums()[2 i] is that of all keys.
 template <int kDepth_>
 struct WgmmaProduct {
   static constexpr int kDepth = kDepth_;
   float at[kDepth / kTokenTile + 1][4] = {};
   __device__ float (&sums())[4] { return at[kDepth / kTokenTile]; }
   __device__ const float (&sums() const)[4] { return at[kDepth / kTokenTile]; }
+  __device__ void total_sums() {
+    unrolled<2>([&](int i) { sums()[2 * i] = line_total(sums()[2 * i] + sums()[2 * i + 1]); });
+  }
   // So many columns from one on.
   template <int kColumns>
   __device__ float (&columns(int first))[kColumns / kTokenTile][4] {
@@ -112,38 +115,20 @@ template <class T, int kKeys, int kDepth, bool kWaits>
 __device__ void contract_values(WgmmaProduct<kDepth>& product,
                                 WgmmaValues<T, kKeys, kDepth, kWaits> values,
                                 const PackedScores<T, kWarpRows, kKeys>& weights) {
-  constexpr int kLast = kDepth / kProductKeys - 1, kStep = kMmaDepth * kTmaRowBytes;
-  constexpr int kTmaBytes = kKeys * kTmaRowBytes;
+  constexpr int kStep = kMmaDepth * kTmaRowBytes, kTmaBytes = kKeys * kTmaRowBytes;
   const uint64_t box = uniform_descriptor(values.at);
-  // How far behind the last box the next elements are: the descriptor's second field, which is 1.
-  const auto apart = static_cast<uint32_t>(values.ones - values.at - kLast * kTmaBytes);
-  const uint64_t with_ones =
-      moved(box, kLast * kTmaBytes) +
-      (static_cast<uint64_t>(__shfl_sync(~0u, apart / kDescriptorUnit - 1, 0)) << 16);
   begin_products();
   unrolled<kKeys / kMmaDepth>([&](int k) {
     const auto& low = weights.at[0][2 * k];
     const auto& high = weights.at[0][2 * k + 1];
     const uint32_t rows[4] = {bits(low[0]), bits(low[1]), bits(high[0]), bits(high[1])};
-    unrolled<kLast>([&](int d) {
+    unrolled<kDepth / kProductKeys>([&](int d) {
       Wgmma<T, kProductKeys, true>::add(product.template columns<kProductKeys>(d * kProductKeys),
                                         rows, moved(box, d * kTmaBytes + k * kStep));
     });
-    constexpr uint64_t kNearer = uint64_t{kStep / kDescriptorUnit} << 16;
-    constexpr int kWithOnes = kProductKeys + kTokenTile;
-    Wgmma<T, kWithOnes, true>::add(product.template columns<kWithOnes>(kLast * kProductKeys), rows,
-                                   moved(with_ones, k * kStep) - k * kNearer);
   });
   commit_products();
   if constexpr (kWaits) wait_products<1>();  // all but these: the next scores are there
-}
-
-constexpr int kOnesBytes = kMmaDepth * kTmaRowBytes;
-template <class T>
-__device__ void write_ones(char* at) {
-  for (int i = threadIdx.x; i < kOnesBytes / static_cast<int>(sizeof(T)); i += blockDim.x) {
-    reinterpret_cast<T*>(at)[i] = cast<T>(1.0f);
-  }
 }
 
 struct Larger {

@@ -69,9 +69,10 @@ __device__ inline float fast_exp2(float a) {
 // Weights in the storage type. The first are computed while the products of those before go on,
 // whose registers the result gets. A row's maximum is rounded once and for all of its keys alike,
 // so that it divides out. kWaits: for those products, which all warps of a warpgroup do then.
+// `sums` become those of the weights before they are rounded, as WgmmaProduct has them.
 template <bool kWaits, class T, int kKeys, class S, int kDepth>
-__device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found, const S& scaled,
-                             const WgmmaMaxima<kDepth>& maxima) {
+__device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found, float (&sums)[4],
+                             const S& scaled, const WgmmaMaxima<kDepth>& maxima) {
   constexpr int kTiles = kKeys / kTokenTile, kEarly = kTiles / 2;
   const float offsets[2] = {-maxima.at[0][0] * kLog2E, -maxima.at[0][1] * kLog2E};
   const auto weight = [&](int n, int i) {
@@ -87,6 +88,8 @@ __device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found, const S& 
       const float2 pair = n < kEarly ? make_float2(early[n % kEarly][i], early[n % kEarly][i + 1])
                                      : make_float2(weight(n, i), weight(n, i + 1));
       found.at[0][n][i / 2] = from_floats<T>(pair);
+      sums[i] = n == 0 ? pair.x : sums[i] + pair.x;
+      sums[i + 1] = n == 0 ? pair.y : sums[i + 1] + pair.y;
     }
   });
 }
@@ -233,13 +236,16 @@ __device__ auto softmax_weights(const S& given, const LazyMask<Op, A, B>& mask,
   const ScaledScores<kKeys, decltype(scale)> current{scores, scale};
   PackedScores<T, kWarpRows, kKeys> found;
   if (!is_plain && maxima.is_unset()) set_maxima(maxima, current);
-  pack_weights<true>(found, current, maxima);
-  if (!__any_sync(~0u, largest_weight(found) > kLargestWeight)) return found;
-  float most[2];
-  line_maxima(most, current);
-  share_most(most);
-  rescale_to(most, maxima, product);
-  pack_weights<false>(found, current, maxima);
+  float sums[4];
+  pack_weights<true>(found, sums, current, maxima);
+  if (__any_sync(~0u, largest_weight(found) > kLargestWeight)) {
+    float most[2];
+    line_maxima(most, current);
+    share_most(most);
+    rescale_to(most, maxima, product);
+    pack_weights<false>(found, sums, current, maxima);
+  }
+  unrolled<4>([&](int i) { product.sums()[i] += sums[i]; });
   return found;
 }
 

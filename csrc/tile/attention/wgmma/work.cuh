@@ -40,8 +40,7 @@ class WgmmaAttention {
   static constexpr int kProducerRegisters = kDepth > 64 ? 120 : 88;
   static constexpr int kConsumerRegisters =
       least((kRegisters * kWarpgroups - kProducerRegisters) / (kWarpgroups - 1) / 8 * 8, 240);
-  static constexpr int kOnesAt = Pipeline::kStagesBytes;
-  static constexpr int kQueriesAt = kOnesAt + kOnesBytes;
+  static constexpr int kQueriesAt = Pipeline::kStagesBytes;
   static constexpr int kStateAt = kQueriesAt + kRows * kDepth * 2;
   static constexpr int kLeftAt = kStateAt + Pipeline::kStateBytes;
   static constexpr int kRoomAt = kLeftAt + End::kBytes;
@@ -54,8 +53,6 @@ class WgmmaAttention {
         consumer_(shared, state(), args.boxed),
         rooms_{reinterpret_cast<float*>(shared + kRoomAt) + warp_index() / kGroupWarps * kRooms,
                0} {
-    write_ones<T>(shared + kOnesAt);
-    fence_proxies();
     if (threadIdx.x == 0) {
       Pipeline::start(state());
       expect(state().sums, End::sent_bytes());
@@ -179,6 +176,7 @@ class WgmmaAttention {
       pass_turn();
       if (kWaitsLate) sync_warpgroup();  // as a step does: racecheck counts a thread's barriers
     }
+    product.total_sums();
     auto* const left = reinterpret_cast<float*>(shared_ + kLeftAt);
     End(args_, *entry_, shared_, left).template finish<After>(maximum, product, state().sums);
   }
@@ -198,7 +196,7 @@ class WgmmaAttention {
     has_turn_ = true;
     ask_for_scores();
     if (!kWaitsLate) consumer_.wait_for_values(stage_, turn_);
-    return {consumer_.at(stage_) + Pipeline::kTileBytes, shared_ + kOnesAt};
+    return {consumer_.at(stage_) + Pipeline::kTileBytes};
   }
 
   __device__ void begin_item() {
