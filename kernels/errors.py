@@ -124,3 +124,8 @@ def latent_sizes_sentence(argument: str, size: int, latent: int) -> str:
         f"mirage_kernels::mla_decode: {argument} has lines of {size} elements and latent_dim is "
         f"{latent}; a positive one that is shorter works, or the pair of its parts"
     )
+
+
+def option_sentence(name: str, given: object, works: Sequence[str]) -> str:
+    """Say which options of `optimize` and its backend there are."""
+    return f"mirage_kernels.optimize: {name} is {given}; {' and '.join(works)} work"
