@@ -1,93 +1,28 @@
-"""One call for a model: `optimize(model)`, and the torch.compile backend that it uses.
+"""One call for a model: `optimize(model)`.
 
 torch.compile makes graphs of a model's code. In each of them, what a recipe's PyTorch reference
 computes is replaced by this library's op where `supports()` covers its sizes and type; all else
 stays as it is. Weights of linears that read one norm are put together once.
+
+`mirage_kernels.matching` does it, and is imported by the first call: it loads torch._dynamo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, fx, nn
-from torch._dynamo import list_backends, lookup_backend, register_backend
+from torch import nn
 
 from mirage_kernels.errors import option_sentence
-from mirage_kernels.matching.choose import DEFAULT, Options, choose
-from mirage_kernels.matching.report import GraphReport, Report, graph_report, refused_graph
-from mirage_kernels.matching.rewrite import rewrite
-from mirage_kernels.matching.terms import Terms
-from mirage_kernels.matching.trace import traced
+
+if TYPE_CHECKING:
+    from mirage_kernels.matching.report import Report
 
 _Model = TypeVar("_Model", bound=nn.Module)
-_Compiled = Callable[..., object]
 _reports: WeakKeyDictionary[nn.Module, Report] = WeakKeyDictionary()
-_GRAD = (
-    "gradients are recorded and a tensor requires them, but ops are for inference; call the model "
-    "under torch.inference_mode() or torch.no_grad()"
-)
-_NAMES = ("rest", "pack", "compiled_only")
-
-
-@dataclass(frozen=True)
-class Backend:
-    """A backend of torch.compile: replaces in every graph, and notes it in its report."""
-
-    report: Report
-    mode: str | None = None  # of Inductor; None: nothing else is compiled
-    options: Options = DEFAULT
-
-    def __call__(self, module: fx.GraphModule, inputs: Sequence[object]) -> _Compiled:
-        self.report.graphs.append(replaced(module, inputs, self.options))
-        if self.mode is None:
-            return module.forward
-        inductor: Callable[..., _Compiled] = lookup_backend("inductor")
-        patches = torch._inductor.list_mode_options(self.mode)
-        return inductor(module, inputs, config_patches=patches)
-
-
-def replaced(
-    module: fx.GraphModule, inputs: Sequence[object], options: Options = DEFAULT
-) -> GraphReport:
-    """Replace in a graph, in place, and say what was replaced."""
-    if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
-        return refused_graph(_GRAD)
-    found = traced(module, inputs, Terms())
-    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    known = dict(zip(placeholders, inputs, strict=True))
-    weights = {n: t for n, t in known.items() if isinstance(t, nn.Parameter)}
-    choice = choose(module.graph, found, weights, options)
-    report = graph_report(choice, module.graph, found)
-    rewrite(module, choice, weights)
-    return report
-
-
-def backend(
-    module: fx.GraphModule,
-    inputs: Sequence[object],
-    *,
-    mode: str | None = None,
-    options: Mapping[str, object] | None = None,
-) -> _Compiled:
-    """Compile a graph for `torch.compile(model, backend="mirage_kernels")`.
-
-    What is not replaced goes to Inductor, in `mode`, or with `options={"rest": "eager"}` runs as it
-    is. Further options: `pack` (may weights be put together; True) and `compiled_only` (on the CPU
-    too, replace only what this build has kernels for; False).
-    """
-    given = dict(options or {})
-    for name in given.keys() - set(_NAMES):
-        raise RuntimeError(option_sentence("backend", name, _NAMES))
-    chosen = Options(bool(given.get("pack", True)), bool(given.get("compiled_only", False)))
-    rest = given.get("rest", "inductor")
-    if rest not in ("inductor", "eager"):
-        raise RuntimeError(option_sentence("rest", rest, ("inductor", "eager")))
-    own = Backend(Report(), None if rest == "eager" else mode or "default", chosen)
-    return own(module, inputs)
 
 
 def optimize(
@@ -118,9 +53,10 @@ def optimize(
     """
     if not isinstance(model, nn.Module):
         raise RuntimeError(option_sentence("model", type(model).__name__, ("torch.nn.Module",)))
-    report = _reports.setdefault(model, Report())
-    report.graphs.clear()
-    own = Backend(report, mode, Options(pack, compiled_only))
+    from mirage_kernels.matching.backend import Backend
+    from mirage_kernels.matching.choose import Options
+
+    own = Backend(new_report(model), mode, Options(pack, compiled_only))
     model.compile(backend=own, dynamic=dynamic, fullgraph=fullgraph)
     if example_inputs is not None:
         with torch.no_grad():
@@ -131,13 +67,16 @@ def optimize(
     return model
 
 
+def new_report(model: nn.Module) -> Report:
+    """Return an empty report, which `report(model)` returns from now on."""
+    from mirage_kernels.matching.report import Report
+
+    _reports[model] = made = Report()
+    return made
+
+
 def report(model: nn.Module) -> Report:
     """Return what `optimize` did to a model: `replaced`, `kept`, `commands`; readable as text."""
     if model not in _reports:
         raise RuntimeError(option_sentence("model", "not optimized", ("optimize(model)",)))
-    found = _reports[model]
-    return replace(found, graphs=[*found.graphs])
-
-
-if "mirage_kernels" not in list_backends(exclude_tags=()):
-    register_backend(backend, name="mirage_kernels")  # type: ignore[arg-type]
+    return _reports[model]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -29,8 +28,9 @@ class Place:
             return f"the library has no op for the recipe {pattern.recipe} yet"
         asked = None if self.compiled_only else self.device
         word = pattern.activation or "silu"
-        ask = partial(supports, pattern.op_name, dtype=self.dtype, device=asked, activation=word)
-        is_served = ask(**sizes)
+        given = {"dtype": self.dtype, "device": asked, "activation": word, **sizes}
+        ask: Callable[..., bool] = supports
+        is_served = ask(pattern.op_name, **given)
         needs_kernel = self.compiled_only or self.device.type != "cpu"
         if is_served and len(pattern.roots) > 1 and needs_kernel:
             # Without a kernel that makes the sum, too, an op is no better than its parts.

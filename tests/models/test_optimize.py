@@ -12,6 +12,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import mirage_kernels  # noqa: E402
+import mirage_kernels.matching.backend  # noqa: E402  (as the entry point does)
 from mirage_kernels.matching.patterns import patterns  # noqa: E402
 
 K, N = 64, 96
