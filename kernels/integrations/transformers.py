@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -38,10 +38,6 @@ NAME = "mirage_kernels"
 _HALVES = (torch.float16, torch.bfloat16)
 _LENGTHS = torch.int32  # the type of a mask that holds lengths; others are bool or fractions
 _Model = TypeVar("_Model", bound=PreTrainedModel)
-
-
-class _Config(Protocol):
-    attn_logit_softcapping: float | None
 
 
 def apply(model: _Model, *, mode: str | None = "reduce-overhead", pack: bool = True) -> _Model:
@@ -146,6 +142,7 @@ def mask(
     attention_mask: Tensor | None = None,
     local_size: int | None = None,
     allow_is_causal_skip: bool = True,
+    device: torch.device | str = "cpu",
     **options: object,
 ) -> Tensor | None:
     """Return the lengths `[B, 1, 1, 1]` of a decoding step over a static cache, else a mask.
@@ -161,7 +158,6 @@ def mask(
     is_plain = is_causal and not has_window and not options.get("use_vmap")
     is_step = q_length == 1 and not allow_is_causal_skip and options.get("dtype") in _HALVES
     if is_step and is_plain and not _is_padded(attention_mask, q_offset):
-        device = options.get("device", "cpu")
         used = torch.as_tensor(q_offset, device=device) + (1 - kv_offset)
         lengths = used.clamp(max=kv_length).to(_LENGTHS)
         return lengths.reshape(1, 1, 1, 1).expand(batch_size, 1, 1, 1).contiguous()
@@ -177,6 +173,7 @@ def mask(
         attention_mask=attention_mask,
         local_size=local_size,
         allow_is_causal_skip=allow_is_causal_skip and not has_cap,
+        device=device,
         **options,
     )
 
