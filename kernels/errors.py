@@ -129,3 +129,8 @@ def latent_sizes_sentence(argument: str, size: int, latent: int) -> str:
 def option_sentence(name: str, given: object, works: Sequence[str]) -> str:
     """Say which options of `optimize` and its backend there are."""
     return f"mirage_kernels.optimize: {name} is {given}; {' and '.join(works)} work"
+
+
+def old_package_sentence(package: str, oldest: str, why: str) -> str:
+    """Say which version of a package an integration is written for."""
+    return f"mirage_kernels.integrations.{package} needs {package} >= {oldest}: here {why}"
