@@ -112,5 +112,5 @@ $(INSTALLED): pyproject.toml setup.py
 
 $(TOOLS): $(INSTALLED)
 	@echo "installing what tests and checks of style need"
-	$(PIP) install -qq --no-compile --no-build-isolation --editable '.[generate,dev,ray]'
+	$(PIP) install -qq --no-compile --no-build-isolation --editable '.[generate,dev,ray,integrations]'
 	@touch $@

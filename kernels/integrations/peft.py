@@ -78,8 +78,14 @@ def _is_served(base: nn.Linear, a: nn.Linear, x: Tensor) -> bool:
     weight = base.weight
     if x.dtype != weight.dtype or x.dtype not in _HALVES or x.device != weight.device:
         return False
-    sizes = {"K": base.in_features, "N": base.out_features, "R": a.out_features}
-    return supports("lora_linear", dtype=x.dtype, device=x.device, **sizes)
+    return supports(
+        "lora_linear",
+        dtype=x.dtype,
+        device=x.device,
+        K=base.in_features,
+        N=base.out_features,
+        R=a.out_features,
+    )
 
 
 def _needs_grad(x: Tensor, *modules: nn.Module) -> bool:

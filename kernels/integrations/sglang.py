@@ -104,9 +104,12 @@ def norm(
     weight = self.weight.detach()
     plain = not more and all(value is None for value in named.values())
     plain = plain and getattr(self, "variance_size_override", None) is None
-    size = {"K": x.shape[-1]}
     is_type = x.dtype == weight.dtype and x.dtype in _HALVES
-    if not plain or not is_type or not supports("rms_norm", dtype=x.dtype, device=x.device, **size):
+    if (
+        not plain
+        or not is_type
+        or not supports("rms_norm", K=x.shape[-1], dtype=x.dtype, device=x.device)
+    ):
         return own(self, x, residual, *more, **named)
     if residual is None:
         return rms_norm(x, weight, self.variance_epsilon)
@@ -154,15 +157,16 @@ def is_served(q: Tensor, layer: Attention, batch: Batch, named: dict[str, object
 def attend(q: Tensor, layer: Attention, batch: Batch, named: dict[str, object]) -> Tensor:
     """Attend over the pool in place."""
     pool = batch.token_to_kv_pool
-    pages = [
+    k_cache, v_cache = (
         buffer.view(-1, pool.page_size, *buffer.shape[1:])
         for buffer in pool.get_kv_buffer(layer.layer_id)
-    ]
+    )
     window, sinks = layer.sliding_window_size, named.get("sinks")
     heads = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
     out = gqa(
         heads,
-        *pages,
+        k_cache,
+        v_cache,
         page_table(batch, pool.page_size),
         batch.seq_lens.to(torch.int32),
         scale=layer.scaling,

@@ -121,8 +121,9 @@ def _forward(
     given = dict(zip(_ORDER, args, strict=False)) | named
     query, cache, output = (given.get(name) for name in ("query", "kv_cache", "output"))
     metadata: Metadata | None = given.get("attn_metadata")  # type: ignore[assignment]
-    tensors = isinstance(query, Tensor) and isinstance(cache, Tensor) and isinstance(output, Tensor)
-    if not tensors or metadata is None or not is_served(self, query, metadata, given):
+    if not (isinstance(query, Tensor) and isinstance(cache, Tensor) and isinstance(output, Tensor)):
+        return own(self, *args, **named)
+    if metadata is None or not is_served(self, query, metadata, given):
         return own(self, *args, **named)
     attend(self, query, cache, metadata, output)
     return output

@@ -11,6 +11,7 @@ from torch._dynamo import list_backends, lookup_backend, register_backend
 
 from mirage_kernels.errors import option_sentence
 from mirage_kernels.matching.choose import DEFAULT, Options, choose
+from mirage_kernels.matching.packing import Pack
 from mirage_kernels.matching.report import GraphReport, Report, graph_report, refused_graph
 from mirage_kernels.matching.rewrite import rewrite
 from mirage_kernels.matching.terms import Terms
@@ -33,9 +34,14 @@ class Backend:
     options: Options = DEFAULT
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[object]) -> _Compiled:
-        self.report.graphs.append(replaced(module, inputs, self.options))
-        if self.mode is None:
-            return module.forward
+        found, packs = replaced(module, inputs, self.options)
+        self.report.graphs.append(found)
+        compiled = module.forward if self.mode is None else self._rest(module, inputs)
+        for pack in packs:
+            pack.move()
+        return compiled
+
+    def _rest(self, module: fx.GraphModule, inputs: Sequence[object]) -> _Compiled:
         inductor: Callable[..., _Compiled] = lookup_backend("inductor")
         patches = torch._inductor.list_mode_options(self.mode)
         return inductor(module, inputs, config_patches=patches)
@@ -43,18 +49,17 @@ class Backend:
 
 def replaced(
     module: fx.GraphModule, inputs: Sequence[object], options: Options = DEFAULT
-) -> GraphReport:
-    """Replace in a graph, in place, and say what was replaced."""
+) -> tuple[GraphReport, list[Pack]]:
+    """Replace in a graph, in place; say what was replaced, and which weights were put together."""
     if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
-        return refused_graph(_GRAD)
+        return refused_graph(_GRAD), []
     found = traced(module, inputs, Terms())
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     known = dict(zip(placeholders, inputs, strict=True))
     weights = {n: t for n, t in known.items() if isinstance(t, nn.Parameter)}
     choice = choose(module.graph, found, weights, options)
     report = graph_report(choice, module.graph, found)
-    rewrite(module, choice, weights)
-    return report
+    return report, rewrite(module, choice, weights)
 
 
 def backend(

@@ -7,6 +7,7 @@ together. The parameters keep their values, names and shapes, and no memory is u
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,15 +48,25 @@ def _is_movable(tensor: Tensor) -> bool:
     return owns and tensor.is_contiguous() and not tensor.is_inference()
 
 
-def packed(tensors: Sequence[Tensor]) -> Tensor:
-    """Return tensors as one, along their first dim; they become views of it."""
+@dataclass(frozen=True)
+class Pack:
+    """Tensors, and one that holds them all along its first dim."""
+
+    parts: tuple[Tensor, ...]
+    whole: Tensor
+
+    def move(self) -> None:
+        """Make the parts views of the whole: their own memory is free then."""
+        start = 0
+        for part in self.parts:
+            part.data = self.whole.narrow(0, start, part.shape[0])
+            start += part.shape[0]
+
+
+def packed(tensors: Sequence[Tensor]) -> Pack:
+    """Return tensors as one; those that follow each other in memory are not copied."""
     first, rows = tensors[0].detach(), sum(t.shape[0] for t in tensors)
     if is_packed(tensors):
-        return first.as_strided((rows, *first.shape[1:]), first.stride())
+        return Pack((), first.as_strided((rows, *first.shape[1:]), first.stride()))
     with torch.no_grad():
-        whole = torch.cat([t.detach() for t in tensors])
-        start = 0
-        for tensor in tensors:
-            tensor.data = whole.narrow(0, start, tensor.shape[0])
-            start += tensor.shape[0]
-    return whole
+        return Pack(tuple(tensors), torch.cat([t.detach() for t in tensors]))

@@ -8,20 +8,28 @@ from itertools import chain
 
 import torch
 from torch import Tensor, fx
+from torch._dynamo.source import ConstantSource
 
 from mirage_kernels.matching.choose import Choice
 from mirage_kernels.matching.match import Match, Rows
-from mirage_kernels.matching.packing import packed
+from mirage_kernels.matching.packing import Pack, packed
 
 Weights = Mapping[fx.Node, Tensor]
 
 
-def rewrite(module: fx.GraphModule, choice: Choice, weights: Weights) -> None:
-    """Replace what was chosen in a module's graph, and compile its code again."""
+def rewrite(module: fx.GraphModule, choice: Choice, weights: Weights) -> list[Pack]:
+    """Replace what was chosen in a module's graph, and compile its code again.
+
+    Returns the weights that were put together. Their parts are to be moved when all that compiles
+    the graph is done: until then it holds the parameters to be where they were.
+    """
+    packs: list[Pack] = []
     order = {node: place for place, node in enumerate(module.graph.nodes)}
     writer = _Writer(module, order)
     for number, group in enumerate(choice.packs):
-        writer.replace_group(group, _packed(module, group, weights, number))
+        made = _packed(module, group, weights, number)
+        writer.replace_group(group, {name: _name(name, number) for name in made})
+        packs += made.values()
     for found in choice.single:
         writer.replace(found)
     left = set(module.graph.nodes)
@@ -31,20 +39,32 @@ def rewrite(module: fx.GraphModule, choice: Choice, weights: Weights) -> None:
             module.graph.erase_node(node)
     module.graph.lint()
     module.recompile()
+    return packs
 
 
 def _packed(
     module: fx.GraphModule, group: Sequence[Match], weights: Weights, number: int
-) -> dict[str, str]:
-    """Register a group's weights as one; return its name by that of the argument."""
-    names = {}
+) -> dict[str, Pack]:
+    """Register a group's weights as one, by the name of the argument and the group's number."""
+    packs = {}
     for argument in ("weight", "bias"):
         nodes = [m.tensors[argument].node for m in group if argument in m.tensors]
         if nodes:
-            names[argument] = f"packed_{argument}_{number}"
-            whole = packed([weights[node] for node in nodes])
-            module.register_buffer(names[argument], whole, persistent=False)
-    return names
+            packs[argument] = packed([weights[node] for node in nodes])
+            _register(module, _name(argument, number), packs[argument].whole)
+    return packs
+
+
+def _name(argument: str, number: int) -> str:
+    return f"packed_{argument}_{number}"
+
+
+def _register(module: fx.GraphModule, name: str, whole: Tensor) -> None:
+    """Register a tensor where torch.compile's other backends know it as one that stays."""
+    module.register_buffer(name, whole, persistent=False)
+    sources = getattr(module, "_param_name_to_source", None)  # of a graph that dynamo made
+    if sources is not None:
+        sources[name] = ConstantSource(source_name=name)
 
 
 class _Writer:

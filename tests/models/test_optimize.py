@@ -392,6 +392,18 @@ def test_torch_compile_knows_the_backend_by_name() -> None:
         torch.testing.assert_close(compiled(x), module(x), rtol=2e-2, atol=2e-2)
 
 
+def test_what_is_left_is_compiled_by_inductor_where_a_mode_is_given() -> None:
+    module, x = half(Attention(Norm())), tokens()
+    with torch.no_grad():
+        wanted = module(x)
+        mirage_kernels.optimize(module, mode="default", fullgraph=True)
+        for _ in range(2):
+            torch.testing.assert_close(module(x), wanted, rtol=2e-2, atol=2e-2)
+        longer = tokens(3, 7)
+        assert module(longer).shape[:2] == (3, 7)
+    assert replaced(module) == {"rms_norm_linear": len(mirage_kernels.report(module).graphs)}
+
+
 def test_an_unknown_option_of_the_backend_is_told() -> None:
     compiled = torch.compile(Wrapped(nn.ReLU()), backend="mirage_kernels", options={"speed": 11})
     with pytest.raises(Exception, match="speed"), torch.no_grad():
