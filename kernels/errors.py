@@ -133,4 +133,4 @@ def option_sentence(name: str, given: object, works: Sequence[str]) -> str:
 
 def old_package_sentence(package: str, oldest: str, why: str) -> str:
     """Say which version of a package an integration is written for."""
-    return f"mirage_kernels.integrations.{package} needs {package} >= {oldest}: here {why}"
+    return f"mirage_kernels.integrations.{package} needs {package} >= {oldest}; here: {why}"

@@ -15,9 +15,11 @@ against recorded signatures, as vLLM does not install without a GPU.
 
 # No postponed annotations: vLLM reads the types of an implementation from the function.
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Protocol
 
 import torch
@@ -59,10 +61,25 @@ class Layer(Protocol):
 
 
 def register() -> None:
-    """Register the attention backend and the norms; vLLM calls this once in every process."""
-    registry = import_module("vllm.v1.attention.backends.registry")
-    registry.register_backend(registry.AttentionBackendEnum.CUSTOM, f"{__name__}.{CLASS}")
-    register_norms(import_module("vllm.ir").ops)
+    """Register the attention backend and the norms; vLLM calls this once in every process.
+
+    A vLLM that lacks one of the interfaces starts without it, with a warning.
+    """
+    registry = _interface("vllm.v1.attention.backends.registry")
+    if registry is not None:
+        path = f"{__name__}.{CLASS}"
+        registry.register_backend(registry.AttentionBackendEnum.CUSTOM, path)
+    ir = _interface("vllm.ir")
+    if ir is not None:
+        register_norms(ir.ops)
+
+
+def _interface(name: str) -> ModuleType | None:
+    try:
+        return import_module(name)
+    except ImportError as missing:
+        warnings.warn(old_package_sentence("vllm", "0.18", str(missing)), stacklevel=2)
+        return None
 
 
 def register_norms(ops: object) -> None:

@@ -193,6 +193,16 @@ def _layer_norm(call: Call) -> Meaning:
     return [made, call.terms.leaf(), call.terms.leaf()]
 
 
+def _rms_norm(call: Call) -> Meaning:
+    """PyTorch's own norm, where a GPU has a kernel for it."""
+    x, a, extents, eps = call.tensor(0), call.term(0), call.args[1], call.number(3, "eps", 0)
+    if x is None or a is None or not isinstance(extents, list | tuple) or len(extents) != 1:
+        return None
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    made, weight = call.terms.normed(a, call.terms.const(eps)), call.term(2)
+    return [made if weight is None else call.terms.mul(made, weight), call.terms.leaf()]
+
+
 # -- products --------------------------------------------------------------------------------------
 
 
@@ -322,6 +332,7 @@ _TABLE: Mapping[str, Callable[[Call], Meaning]] = {
     "var": _variance,
     "var_mean": _variance_and_mean,
     "native_layer_norm": _layer_norm,
+    "_fused_rms_norm": _rms_norm,
     "t": _transposed,
     "transpose": _transposed,
     "permute": lambda call: (

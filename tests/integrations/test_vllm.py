@@ -226,3 +226,12 @@ def test_norms_that_kernels_lack_are_not_served(
     arguments = {"weight": torch.ones_like(x[0]), "variance_size": None, **given}
     fits = vllm.ops.rms_norm.impls["mirage_kernels"].fits
     assert not fits(x, arguments["weight"], 1e-6, arguments["variance_size"])
+
+
+def test_an_old_vllm_starts_without_the_plugin_and_says_so(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.ir", None)
+    with pytest.warns(UserWarning, match=r"vllm >= 0\.18"):
+        plugin.register()
+    assert vllm.registered

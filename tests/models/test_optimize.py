@@ -12,8 +12,6 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import mirage_kernels  # noqa: E402
-import mirage_kernels.matching.backend  # noqa: E402  (as the entry point does)
-from mirage_kernels.matching.patterns import patterns  # noqa: E402
 
 K, N = 64, 96
 
@@ -385,13 +383,6 @@ def test_any_number_of_tokens_runs_one_graph_where_shapes_are_dynamic() -> None:
     assert replaced(module) == {"rms_norm_gated_mlp": 1}
 
 
-def test_torch_compile_knows_the_backend_by_name() -> None:
-    module, x = half(Gated(functional.silu)), tokens()
-    compiled = torch.compile(module, backend="mirage_kernels", options={"rest": "eager"})
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(x), module(x), rtol=2e-2, atol=2e-2)
-
-
 def test_what_is_left_is_compiled_by_inductor_where_a_mode_is_given() -> None:
     module, x = half(Attention(Norm())), tokens()
     with torch.no_grad():
@@ -402,22 +393,3 @@ def test_what_is_left_is_compiled_by_inductor_where_a_mode_is_given() -> None:
         longer = tokens(3, 7)
         assert module(longer).shape[:2] == (3, 7)
     assert replaced(module) == {"rms_norm_linear": len(mirage_kernels.report(module).graphs)}
-
-
-def test_an_unknown_option_of_the_backend_is_told() -> None:
-    compiled = torch.compile(Wrapped(nn.ReLU()), backend="mirage_kernels", options={"speed": 11})
-    with pytest.raises(Exception, match="speed"), torch.no_grad():
-        compiled(tokens())
-
-
-def test_a_model_that_was_not_optimized_has_no_report() -> None:
-    with pytest.raises(RuntimeError, match=r"optimize\(model\)"):
-        mirage_kernels.report(nn.Identity())
-
-
-def test_every_recipe_of_an_op_over_rows_gives_a_pattern() -> None:
-    ops = {p.op_name for p in patterns() if p.op is not None}
-    assert ops >= {
-        *("rms_norm_linear", "layer_norm_linear", "lora_linear", "gated_mlp", "ntrans"),
-        *("rms_norm_gated_mlp", "rms_norm", "layer_norm", "act_and_mul"),
-    }
