@@ -65,7 +65,8 @@ format: $(TOOLS) ## apply the style that lint checks
 .PHONY: types
 types: $(TOOLS) ## check types: mypy --strict
 	rm -rf $(TYPING) && mkdir -p $(TYPING)/mirage_kernels
-	ln -s $(abspath $(wildcard kernels/*.py) kernels/py.typed generator recipes) \
+	ln -s $(abspath $(wildcard kernels/*.py) kernels/py.typed) \
+	  $(abspath kernels/matching kernels/integrations generator recipes) \
 	  $(TYPING)/mirage_kernels
 	cd $(TYPING) && $(abspath $(PY)) -m mypy --config-file $(abspath pyproject.toml) \
 	  --cache-dir $(abspath .mypy_cache) -p mirage_kernels
@@ -111,5 +112,5 @@ $(INSTALLED): pyproject.toml setup.py
 
 $(TOOLS): $(INSTALLED)
 	@echo "installing what tests and checks of style need"
-	$(PIP) install -qq --no-compile --no-build-isolation --editable '.[generate,dev,ray]'
+	$(PIP) install -qq --no-compile --no-build-isolation --editable '.[generate,dev,ray,integrations]'
 	@touch $@

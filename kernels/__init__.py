@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mirage_kernels.attention import gqa, qk_norm_attention
     from mirage_kernels.dispatch import KernelEntry, kernel_table
     from mirage_kernels.mla import mla_decode
+    from mirage_kernels.model import optimize, report
     from mirage_kernels.norm_ops import act_and_mul, layer_norm, rms_norm
     from mirage_kernels.ops import (
         gated_mlp,
@@ -47,10 +48,12 @@ __all__ = [
     "lora_linear",
     "mla_decode",
     "ntrans",
+    "optimize",
     "program",
     "programs",
     "qk_norm_attention",
     "qk_norm_rope_append",
+    "report",
     "rms_norm",
     "rms_norm_gated_mlp",
     "rms_norm_linear",
@@ -66,6 +69,7 @@ _HOME = {
         "attention": ["gqa", "qk_norm_attention"],
         "dispatch": ["KernelEntry", "kernel_table"],
         "mla": ["mla_decode"],
+        "model": ["optimize", "report"],
         "norm_ops": ["act_and_mul", "layer_norm", "rms_norm"],
         "ops": [
             "gated_mlp",

@@ -137,3 +137,13 @@ def latent_sizes_sentence(argument: str, size: int, latent: int) -> str:
         f"mirage_kernels::mla_decode: {argument} has lines of {size} elements and latent_dim is "
         f"{latent}; a positive one that is shorter works, or the pair of its parts"
     )
+
+
+def option_sentence(name: str, given: object, works: Sequence[str]) -> str:
+    """Say which options of `optimize` and its backend there are."""
+    return f"mirage_kernels.optimize: {name} is {given}; {' and '.join(works)} work"
+
+
+def old_package_sentence(package: str, oldest: str, why: str) -> str:
+    """Say which version of a package an integration is written for."""
+    return f"mirage_kernels.integrations.{package} needs {package} >= {oldest}; here: {why}"

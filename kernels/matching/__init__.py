@@ -1,0 +1,6 @@
+"""Find the recipes' programs in a PyTorch graph, and put this library's ops in their places.
+
+In the order of the flow: `terms` (formulas with laws), `aten` (what PyTorch's operators mean),
+`trace` (a graph's formulas), `patterns` (those of the recipes' references), `match`, `choose`
+(which matches are replaced), `packing` (several weights as one), `rewrite`, `report`.
+"""

@@ -1,0 +1,107 @@
+"""The torch.compile backend by its name, the patterns that it looks for, and the laws of terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("mirage_kernels._C")
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import mirage_kernels  # noqa: E402
+import mirage_kernels.matching.backend  # noqa: E402  (as the entry point does)
+from mirage_kernels.matching.patterns import patterns  # noqa: E402
+from mirage_kernels.matching.terms import Terms  # noqa: E402
+from mirage_kernels.matching.trace import function_terms  # noqa: E402
+
+
+class Gated(nn.Module):
+    def forward(self, gate: Tensor, up: Tensor) -> Tensor:
+        return functional.silu(gate) * up
+
+
+def tokens() -> Tensor:
+    return torch.randn(3, 64, dtype=torch.bfloat16)
+
+
+def test_torch_compile_knows_the_backend_by_name() -> None:
+    module, gate, up = Gated(), tokens(), tokens()
+    compiled = torch.compile(module, backend="mirage_kernels", options={"rest": "eager"})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(gate, up), module(gate, up), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("options", [{"speed": 11}, {"rest": "nothing"}])
+def test_an_unknown_option_of_the_backend_is_told(options: dict[str, object]) -> None:
+    compiled = torch.compile(Gated(), backend="mirage_kernels", options=options)
+    with pytest.raises(Exception, match="work"), torch.no_grad():
+        compiled(tokens(), tokens())
+
+
+def test_a_model_that_was_not_optimized_has_no_report() -> None:
+    with pytest.raises(RuntimeError, match=r"optimize\(model\)"):
+        mirage_kernels.report(nn.Identity())
+
+
+def test_what_is_no_module_is_refused_in_a_sentence() -> None:
+    with pytest.raises(RuntimeError, match=r"torch\.nn\.Module"):
+        mirage_kernels.optimize(torch.relu)  # type: ignore[type-var]
+
+
+def test_every_recipe_of_an_op_over_rows_gives_a_pattern() -> None:
+    ops = {p.op_name for p in patterns() if p.op is not None}
+    assert ops >= {
+        *("rms_norm_linear", "layer_norm_linear", "lora_linear", "gated_mlp", "ntrans"),
+        *("rms_norm_gated_mlp", "rms_norm", "layer_norm", "act_and_mul"),
+    }
+
+
+def test_patterns_that_cover_most_are_tried_first() -> None:
+    weights = [p.weight for p in patterns()]
+    assert weights == sorted(weights, reverse=True)
+
+
+LAWS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "silu": (lambda x: x * torch.sigmoid(x), functional.silu),
+    "its quotient": (lambda x: x / (1 + torch.exp(-x)), functional.silu),
+    "gelu": (lambda x: x * (1 + torch.erf(x * 0.5**0.5)) / 2, functional.gelu),
+    "a square": (lambda x: x.pow(2), lambda x: x * x),
+    "a mean": (lambda x: x.sum(-1, keepdim=True) / 64, lambda x: x.mean(-1, keepdim=True)),
+    "a root": (lambda x: x ** (-0.5), torch.rsqrt),
+    "a difference": (lambda x: 2 * x - 1, lambda x: x * 2 + -1),
+    "a cast": (lambda x: x.float().to(torch.bfloat16), lambda x: x),
+    "views": (lambda x: x.view(3, 1, 64).reshape(1, 3, 64), lambda x: x),
+    "PyTorch's norm on a GPU": (
+        lambda x: torch.ops.aten._fused_rms_norm(x, [64], x[0], 1e-5)[0],
+        lambda x: functional.rms_norm(x, (64,), x[0], 1e-5),
+    ),
+    "a length": (
+        lambda x: (x * x).sum(-1, keepdim=True).sqrt(),
+        lambda x: x.norm(dim=-1, keepdim=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_programs_that_are_equal_have_one_term(law: str) -> None:
+    terms, x = Terms(), tokens()
+    both = []
+    for program in LAWS[law]:
+        given, results = function_terms(lambda x, f=program: f(x), {"x": x}, terms)
+        both.append((given["x"], results[0]))
+    (first, one), (second, other) = both
+    assert _text(one, first) == _text(other, second)
+
+
+def _text(term: object, x: object) -> str:
+    """Write a term out; both programs have an x of their own."""
+    if term is x:
+        return "x"
+    op, args, value = term.op, term.args, term.value  # type: ignore[attr-defined]
+    if op == "round":
+        return _text(args[0], x)
+    inside = sorted(_text(a, x) for a in args)
+    return f"{op}({', '.join(inside)}){value:.9g}"
