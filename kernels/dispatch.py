@@ -1,4 +1,4 @@
-"""What this build contains: the compiled dispatch table, and questions asked of it."""
+"""What ops dispatch to: kernels of this build and loaded ones, and questions asked of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
+from mirage_kernels.kernel_files import cached_until_load
 from mirage_kernels.signatures import TOKENS, Signature, signatures
 
 # Ops whose kernels are compiled for sizes of heads alone serve any of these.
@@ -31,7 +31,8 @@ class KernelEntry:
     Above `max_tokens` (0: never) the op's matrix product is PyTorch's, behind a norm our
     `gated_mlp` where it serves; above that of `rms_norm_linear_residual` it runs what it would run
     without this kernel. `options` names the optional inputs that the kernel takes; others the op
-    adds before or after it.
+    adds before or after it. `file` is where `mirage_kernels.load` found it; empty for a kernel of
+    this build.
     """
 
     name: str
@@ -41,16 +42,20 @@ class KernelEntry:
     dims: Mapping[str, int]
     max_tokens: int
     options: str
+    file: str = ""
 
 
-@cache
+@cached_until_load
 def kernel_table() -> tuple[KernelEntry, ...]:
-    """Return every kernel compiled into this build."""
+    """Return every kernel that ops dispatch to: of this build, and of files that were loaded.
+
+    A loaded kernel stands in place of the build's own for the same recipe, type and dims.
+    """
     rows = json.loads(torch.ops.mirage_kernels._kernel_table())
     return tuple(KernelEntry(**row) for row in rows)
 
 
-@cache
+@cached_until_load
 def most_tokens(recipe: str, dtype: torch.dtype, **dims: int) -> int | None:
     """Return a recipe's `max_tokens` (0: any number), None where no kernel has these dims."""
     name = _DTYPE_NAMES.get(dtype)
@@ -80,7 +85,8 @@ def supports(
     `supports("rms_norm_linear", K=4096, N=6144, dtype=torch.float16, device="cuda")`. What is left
     out is not asked. Any number of tokens M is served: above a kernel's `max_tokens` by PyTorch's
     own program. So is any size on the CPU. `activation` and `norm` count for the ops that take one.
-    Without `device` the question is whether this build contains the kernel, whatever GPU is here.
+    Without `device` the question is whether this build contains the kernel, or a folder that was
+    loaded, whatever GPU is here.
 
     `supports("gqa", D=128, dtype=torch.bfloat16)`: of attention the question is whether a kernel
     serves it without options; where none does, a PyTorch program computes the call. So it is of

@@ -6,18 +6,27 @@ code and forms; each schedule in each element type) and serve every recipe and o
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from mirage_kernels.generator.build.compile import ROOT, Sources, all_sources
+from mirage_kernels.generator.build.compile import (
+    DEFAULT_ARCH,
+    ROOT,
+    Sources,
+    all_sources,
+)
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.records.folder import INCLUDE, emitted, sources_below
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import table_of
+from mirage_kernels.generator.settings import only
 
+KERNELS = ROOT / "kernels"
 CORE = "core"
 ALWAYS_CORE = "rms_norm_linear/K4096_N6144_*"  # the kernels that examples name
 
@@ -77,3 +86,19 @@ def _matching(pattern: str, records: Sequence[KernelRecord], kernels_dir: Path) 
 def kernel_name(record: KernelRecord) -> str:
     """Return the kernel's name, in the dispatch table too: `rms_norm_linear/K64_N48_fp16`."""
     return f"{record.recipe}/{record.stem}"
+
+
+def version_label(only: Sequence[str], arch: str, kernels_dir: Path) -> str:
+    """Return the local part of a wheel's version: `sm90a`; of a selection `sm90a.k1b2c3d4e`.
+
+    Wheels of other kernels have another one, so that pip tells them apart.
+    """
+    plain = arch.replace("_", "")
+    if not only:
+        return plain
+    table = selected(only, arch, kernels_dir).table.read_bytes()
+    return f"{plain}.k{hashlib.sha256(table).hexdigest()[:8]}"  # k: digits alone lose zeros
+
+
+if __name__ == "__main__":
+    print(version_label(only(), os.environ.get("MIRAGE_KERNELS_ARCH", DEFAULT_ARCH), KERNELS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -44,7 +45,8 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
     of the catalog's other recipes to generated/ here, those of a recipe file to kernels/ beside it;
     --out names another folder. A muGraph that no block of the architecture has room for is kept as
     it was proved, in a file that ends in .mugraph.json, and the exit code is 3. All files are
-    written at the end, each whole.
+    written at the end, each whole. `mirage-kernels compile` makes those of another folder ready for
+    `mirage_kernels.load`, without a build of the library.
 
     FILE.py:NAME is a PyTorch function or module (docs/from_torch.md). It is cut into kernels and
     operators that PyTorch runs itself, and `mirage-kernels compile` makes a program of them.
@@ -53,6 +55,7 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
       mirage-kernels generate rms_norm_linear
       mirage-kernels generate rms_norm_linear --shape K=4096,N=6144 --dtype fp16 --dry-run
       mirage-kernels generate path/to/my_recipe.py --shape K=1024,N=512
+      mirage-kernels generate rms_norm_linear --shape K=5120,N=7168 --out mine
     """
     function = given.function(arguments.recipe)
     folder = given.output_folder(arguments.out, arguments.recipe, arguments.arch)
@@ -77,10 +80,19 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
         written = write([result for result, _ in made], folder)
     _report(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
+    if any(not result.record.no_plan for result, _ in made):
+        terminal.line(f"next: {_next(folder, source)}")
     terminal.document(
         {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
     )
     return NOT_EMITTED if any(result.record.no_plan for result, _ in made) else 0
+
+
+def _next(folder: Path, recipe: Recipe) -> str:
+    """Return the command that compiles what was written."""
+    if folder.resolve() == given.package_kernels().resolve():
+        return f'make extension KERNELS="{recipe.name}" (this checkout), or make wheel'
+    return f"mirage-kernels compile {shlex.quote(str(folder))}"
 
 
 def _generate_function(
@@ -110,7 +122,7 @@ def _generate_function(
     if made:
         _rows(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
-    terminal.line(f"next: mirage-kernels compile {folder}")
+    terminal.line(f"next: mirage-kernels compile {shlex.quote(str(folder))}")
     terminal.document(
         {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
     )

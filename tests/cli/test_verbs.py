@@ -96,7 +96,7 @@ def test_generate_reports_the_search(mirage_kernels, without_search, workplace) 
     assert "55 candidates: 7 proved, 3 rejected" in outcome.out
     assert "also proved: 14.80 us  one kernel" in outcome.out
     assert outcome.out.count("19.20") == outcome.out.count("19.20 us  two kernels; 2 of these") == 1
-    assert "6 files in ." in outcome.out
+    assert "6 files in .\nnext: mirage-kernels compile .\n" in outcome.out
     assert "search" in outcome.err
     assert "\x1b" not in outcome.out + outcome.err
     document = _json(mirage_kernels(*words, "--out", ".", "--json"))
