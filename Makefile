@@ -1,7 +1,8 @@
 # Every verb does its own set-up: a virtual environment, torch, the requirements, nvcc, the extension.
 # Variables to override: PYTHON, VENV, ARCH, TORCH (pip's requirement), PYTEST_ARGS, RUN_ARGS,
 # KERNELS (which are compiled: `core`, `all`, or patterns as "rms_norm_linear gqa/D128_*"). A wheel
-# holds all kernels, or those of RECIPES (such patterns).
+# holds all kernels, or those of RECIPES (such patterns) and MODEL ("llama-3.1-8b llama-3.1-8b@8":
+# what decoding takes, on one of 8 GPUs), where one of them is given.
 PYTHON ?= python3
 VENV ?= .venv
 ARCH ?= sm_90a
@@ -10,6 +11,7 @@ PYTEST_ARGS ?= -n 2
 RUN_ARGS ?=
 KERNELS ?= core
 RECIPES ?=
+MODEL ?=
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -75,7 +77,7 @@ types: $(TOOLS) ## check types: mypy --strict
 # A fixed date: the same sources make the same bytes.
 .PHONY: wheel
 wheel: export SOURCE_DATE_EPOCH := 315532800
-wheel: export MIRAGE_KERNELS_ONLY = $(RECIPES)
+wheel: export MIRAGE_KERNELS_ONLY = $(RECIPES) $(addprefix model:,$(MODEL))
 wheel: $(INSTALLED) ## build dist/mirage_kernels-*.whl for ARCH, no GPU needed
 	$(PIP) install -qq --group wheel
 	rm -rf build/lib* build/bdist* build/wheel

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,6 +20,10 @@ from mirage_kernels.generator.build.compile import (
     all_sources,
 )
 from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.frontend.decode_steps import needs
+from mirage_kernels.generator.frontend.models import load_model
+from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
+from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.records.folder import INCLUDE, emitted, sources_below
 from mirage_kernels.generator.records.record import KernelRecord
@@ -27,15 +31,16 @@ from mirage_kernels.generator.records.sources import table_of
 from mirage_kernels.generator.settings import only
 
 KERNELS = ROOT / "kernels"
-CORE = "core"
+CORE, MODEL = "core", "model:"
 ALWAYS_CORE = "rms_norm_linear/K4096_N6144_*"  # the kernels that examples name
 
 
 def selected(only: Sequence[str], arch: str, kernels_dir: Path) -> Sources:
     """Return the sources of kernels that match a pattern of `only`.
 
-    A pattern is a kernel's name (`rms_norm_linear/K4096_*`), a recipe's, or `core`. Raises
-    ToolchainError for one that matches nothing.
+    A pattern is a kernel's name (`rms_norm_linear/K4096_*`), a recipe's, `core`, or what a model's
+    decode step needs (`model:llama-3.1-8b`, on one of 8 GPUs `model:llama-3.1-8b@8`). Raises
+    ToolchainError for one that matches nothing, and for a model's kernel that was not generated.
     """
     all_sources(arch, kernels_dir)  # raises where there are none
     records = list(emitted(kernels_dir, arch).values())
@@ -73,6 +78,8 @@ def _matching(pattern: str, records: Sequence[KernelRecord], kernels_dir: Path) 
     if pattern == CORE:
         return core(records, kernels_dir)
     names = [kernel_name(record) for record in records]
+    if pattern.startswith(MODEL):
+        return _of_model(pattern.removeprefix(MODEL), {*names})
     found = [n for n in names if fnmatchcase(n, pattern) or n.startswith(f"{pattern}/")]
     if found:
         return found
@@ -81,6 +88,26 @@ def _matching(pattern: str, records: Sequence[KernelRecord], kernels_dir: Path) 
         f"no kernel is called {pattern!r}",
         f"the nearest: {', '.join(near)}; `mirage-kernels list` names all; {CORE!r} is a set",
     )
+
+
+def _of_model(named: str, names: Collection[str]) -> list[str]:
+    name, _, tp = named.partition("@")
+    if tp and not (tp.isdecimal() and int(tp)):
+        raise ToolchainError(f"{named!r} is no model on GPUs", "NAME@8 works, or NAME")
+    found = [(need, need.found(catalog())) for need in needs(load_model(name), int(tp or 1))]
+    wanted = [
+        f"{need.recipe}/{known[1].stem}_{dtype.value}"
+        for need, known in found
+        if known is not None
+        for dtype in STORAGE_DTYPES
+    ]
+    missing = [kernel for kernel in wanted if kernel not in names]
+    if missing:
+        raise ToolchainError(
+            f"{len(missing)} kernels of {named} are not there, {missing[0]} for one",
+            f"`mirage-kernels generate --model {name} --tp {tp or 1}` makes them",
+        )
+    return wanted
 
 
 def kernel_name(record: KernelRecord) -> str:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
-from mirage_kernels.generator.errors import ShapeError, ToolchainError
+from mirage_kernels.generator.commands.models import generate_model
+from mirage_kernels.generator.errors import MirageError, ShapeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
 from mirage_kernels.generator.jobs.job import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
@@ -48,6 +49,9 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
     written at the end, each whole. `mirage-kernels compile` makes those of another folder ready for
     `mirage_kernels.load`, without a build of the library.
 
+    --model reads a Hugging Face config.json, or knows some models by name, and generates what their
+    decode step needs on one of --tp GPUs and is not there yet; `list --model` shows it.
+
     FILE.py:NAME is a PyTorch function or module (docs/from_torch.md). It is cut into kernels and
     operators that PyTorch runs itself, and `mirage-kernels compile` makes a program of them.
 
@@ -56,7 +60,12 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
       mirage-kernels generate rms_norm_linear --shape K=4096,N=6144 --dtype fp16 --dry-run
       mirage-kernels generate path/to/my_recipe.py --shape K=1024,N=512
       mirage-kernels generate rms_norm_linear --shape K=5120,N=7168 --out mine
+      mirage-kernels generate --model path/to/config.json --tp 8 --dtype bf16 --out mine
     """
+    if arguments.model:
+        return generate_model(arguments, terminal)
+    if arguments.recipe is None:
+        raise MirageError("generate takes a recipe, a file or a model", "RECIPE, or --model NAME")
     function = given.function(arguments.recipe)
     folder = given.output_folder(arguments.out, arguments.recipe, arguments.arch)
     if function is not None:
@@ -81,17 +90,18 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
     _report(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
     if any(not result.record.no_plan for result, _ in made):
-        terminal.line(f"next: {_next(folder, source)}")
+        terminal.line(f"next: {next_step(folder, [source.name])}")
     terminal.document(
         {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
     )
     return NOT_EMITTED if any(result.record.no_plan for result, _ in made) else 0
 
 
-def _next(folder: Path, recipe: Recipe) -> str:
+def next_step(folder: Path, recipes: Sequence[str]) -> str:
     """Return the command that compiles what was written."""
     if folder.resolve() == given.package_kernels().resolve():
-        return f'make extension KERNELS="{recipe.name}" (this checkout), or make wheel'
+        names = " ".join(dict.fromkeys(recipes))
+        return f'make extension KERNELS="{names}" (this checkout), or make wheel'
     return f"mirage-kernels compile {shlex.quote(str(folder))}"
 
 
@@ -120,7 +130,7 @@ def _generate_function(
                 write_program(program.document, folder),
             ]
     if made:
-        _rows(made, terminal)
+        print_kernels(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
     terminal.line(f"next: mirage-kernels compile {shlex.quote(str(folder))}")
     terminal.document(
@@ -198,11 +208,11 @@ def _report(made: Sequence[Made], terminal: Terminal) -> None:
         others = Counter(line.strip() for line in made[0][0].report.alternatives)
         for line, count in others.items():
             terminal.line(f"  also proved: {line}" + (f"; {count} of these" if count > 1 else ""))
-    _rows(made, terminal)
+    print_kernels(made, terminal)
 
 
-def _rows(made: Sequence[Made], terminal: Terminal) -> None:
-    """Print a row per kernel."""
+def print_kernels(made: Sequence[Made], terminal: Terminal) -> None:
+    """Print a row per kernel, and which could not be emitted."""
     rows = [
         {
             "kernel": result.request.name,
@@ -317,7 +327,8 @@ def _row(data: dict[str, Any]) -> dict[str, str]:
 VERBS = {
     "generate": (
         generate,
-        argument("recipe", "RECIPE|FILE", "a recipe's name, or a file that defines one"),
+        argument("recipe", "RECIPE|FILE", "a recipe's name, or a file that defines one", nargs="?"),
+        *(given.MODEL, given.TP),
         *(given.DTYPES, given.SHAPES, given.ARCH, given.JOBS, given.STORE),
         argument("--out", "DIR", "folder to write to: DIR/sm_90a/..."),
         flag("--dry-run", "say what would be generated, and stop"),
