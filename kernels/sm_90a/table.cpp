@@ -113,10 +113,26 @@
   PLAIN(rms_norm_linear, K8192_N2560_fp16, fp16, 64, "", {"K", 8192}, {"N", 2560}) \
   PLAIN(rms_norm_linear, K8192_N32064_bf16, bf16, 64, "", {"K", 8192}, {"N", 32064}) \
   PLAIN(rms_norm_linear, K8192_N32064_fp16, fp16, 64, "", {"K", 8192}, {"N", 32064}) \
+  PLAIN(rms_norm_linear_full, K3584_N256000_bf16, bf16, 64, "bias weight_offset", \
+      {"K", 3584}, {"N", 256000}) \
+  PLAIN(rms_norm_linear_full, K3584_N256000_fp16, fp16, 64, "bias weight_offset", \
+      {"K", 3584}, {"N", 256000}) \
   PLAIN(rms_norm_linear_full, K3584_N4608_bf16, bf16, 64, "bias weight_offset", \
       {"K", 3584}, {"N", 4608}) \
   PLAIN(rms_norm_linear_full, K3584_N4608_fp16, fp16, 32, "bias weight_offset", \
       {"K", 3584}, {"N", 4608}) \
+  PLAIN(rms_norm_linear_full, K3584_N8192_bf16, bf16, 64, "bias weight_offset", \
+      {"K", 3584}, {"N", 8192}) \
+  PLAIN(rms_norm_linear_full, K3584_N8192_fp16, fp16, 64, "bias weight_offset", \
+      {"K", 3584}, {"N", 8192}) \
+  PLAIN(rms_norm_linear_full, K3840_N262208_bf16, bf16, 64, "bias weight_offset", \
+      {"K", 3840}, {"N", 262208}) \
+  PLAIN(rms_norm_linear_full, K3840_N262208_fp16, fp16, 64, "bias weight_offset", \
+      {"K", 3840}, {"N", 262208}) \
+  PLAIN(rms_norm_linear_full, K3840_N8192_bf16, bf16, 64, "bias weight_offset", \
+      {"K", 3840}, {"N", 8192}) \
+  PLAIN(rms_norm_linear_full, K3840_N8192_fp16, fp16, 64, "bias weight_offset", \
+      {"K", 3840}, {"N", 8192}) \
   PLAIN(rms_norm_linear_full, K4096_N6144_bf16, bf16, 64, "bias weight_offset", \
       {"K", 4096}, {"N", 6144}) \
   PLAIN(rms_norm_linear_full, K4096_N6144_fp16, fp16, 64, "bias weight_offset", \
