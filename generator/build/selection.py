@@ -7,6 +7,7 @@ code and forms; each schedule in each element type) and serve every recipe and o
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
@@ -32,6 +33,7 @@ from mirage_kernels.generator.settings import only
 
 KERNELS = ROOT / "kernels"
 CORE, MODEL = "core", "model:"
+SMALL = 1 << 27  # elements of a weight: tests make it in float64
 ALWAYS_CORE = "rms_norm_linear/K4096_N6144_*"  # the kernels that examples name
 
 
@@ -52,13 +54,15 @@ def selected(only: Sequence[str], arch: str, kernels_dir: Path) -> Sources:
 
 
 def core(records: Iterable[KernelRecord], kernels_dir: Path) -> list[str]:
-    """Return names of few kernels that have every feature between them."""
-    features = {kernel_name(record): features_of(record, kernels_dir) for record in records}
+    """Return names of few kernels that have every feature between them, small ones if alike."""
+    by_name = {kernel_name(record): record for record in records}
+    features = {name: features_of(record, kernels_dir) for name, record in by_name.items()}
+    is_small = {n: math.prod(r.shape.values()) <= SMALL for n, r in by_name.items()}
     names = [name for name in features if fnmatchcase(name, ALWAYS_CORE)]
     left = set[tuple[str, ...]]().union(*features.values())
     left -= set[tuple[str, ...]]().union(*(features[name] for name in names))
     while left:
-        best = max(sorted(features), key=lambda name: len(features[name] & left))
+        best = max(sorted(features), key=lambda n: (len(features[n] & left), is_small[n]))
         names.append(best)
         left -= features[best]
     return names
