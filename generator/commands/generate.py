@@ -328,7 +328,7 @@ VERBS = {
     "generate": (
         generate,
         argument("recipe", "RECIPE|FILE", "a recipe's name, or a file that defines one", nargs="?"),
-        *(given.MODEL, given.TP),
+        *(given.MODEL, given.TP, given.SEPARATE),
         *(given.DTYPES, given.SHAPES, given.ARCH, given.JOBS, given.STORE),
         argument("--out", "DIR", "folder to write to: DIR/sm_90a/..."),
         flag("--dry-run", "say what would be generated, and stop"),

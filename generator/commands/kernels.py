@@ -242,7 +242,7 @@ VERBS = {
     "list": (
         list_all,
         flag("--recipes", "only the recipes and their shapes"),
-        *(given.MODEL, given.TP, given.ARCH, given.KERNELS, given.JSON),
+        *(given.MODEL, given.TP, given.SEPARATE, given.ARCH, given.KERNELS, given.JSON),
     ),
     "show": (
         show,

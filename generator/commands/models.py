@@ -57,7 +57,7 @@ def _there(arch: str, folder: Path) -> There:
 
 
 def _needs(arguments: argparse.Namespace) -> list[Need]:
-    return needs(load_model(arguments.model), arguments.tp)
+    return needs(load_model(arguments.model), arguments.tp, packed=not arguments.separate)
 
 
 # -- list ------------------------------------------------------------------------------------------
@@ -80,6 +80,7 @@ def list_model(arguments: argparse.Namespace, terminal: Terminal) -> int:
     states = {row[dtype.value] for row in rows for dtype in STORAGE_DTYPES}
     if MISSING in states:
         options = f"--model {arguments.model} --tp {arguments.tp} --arch {arguments.arch}"
+        options += " --separate" if arguments.separate else ""
         terminal.line(f"next: mirage-kernels generate {options} --out DIR")
     if NO_RECIPE in states:
         terminal.line("no recipe: PyTorch computes this step")

@@ -23,6 +23,7 @@ class Rank:
 
     model: Model
     tp: int
+    packed: bool = True  # q, k and v are one product
 
     @property
     def heads(self) -> int:
@@ -75,8 +76,10 @@ def _norm_linear(model: Model, *, bias: bool = False) -> str:
 def _qkv(rank: Rank) -> Kernels:
     model, latent = rank.model, rank.model.latent
     if latent is None:
-        rows = (rank.heads + 2 * rank.kv_heads) * model.head_dim
-        yield _norm_linear(model, bias=model.bias), {"K": model.hidden, "N": rows}
+        heads = (rank.heads + 2 * rank.kv_heads,) if rank.packed else (rank.heads, rank.kv_heads)
+        for count in heads:
+            dims = {"K": model.hidden, "N": count * model.head_dim}
+            yield _norm_linear(model, bias=model.bias), dims
         return
     queries = rank.heads * (latent.nope + latent.rope)
     first = (latent.queries or queries) + latent.keys + latent.rope
@@ -173,15 +176,16 @@ STEPS: Sequence[Step] = (
 )
 
 
-def needs(model: Model, tp: int) -> list[Need]:
+def needs(model: Model, tp: int, *, packed: bool = True) -> list[Need]:
     """Return the kernels that a decode step needs on one of `tp` GPUs, each once, in its order.
 
-    Raises ShapeError where the heads or the intermediate size cannot be shared so.
+    `packed`: the weights of q, k and v are one; else each is behind a norm of its own. Raises
+    ShapeError where the heads or the intermediate size cannot be shared so.
     """
     _require_shared(model, tp)
     found: dict[tuple[str, str], Need] = {}
     for step, kernels in STEPS:
-        for recipe, dims in kernels(Rank(model, tp)):
+        for recipe, dims in kernels(Rank(model, tp, packed)):
             need = Need(f"{model.name} {step}, TP {tp}", recipe, dims)
             found.setdefault((recipe, str(dims)), need)
     return [*found.values()]

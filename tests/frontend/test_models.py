@@ -83,6 +83,11 @@ def test_gpus_share_heads_columns_and_vocabulary() -> None:
     assert found["linear_residual"] == ["K=1024,N=8192", "K=3584,N=8192"]
 
 
+def test_weights_of_q_k_and_v_may_be_apart() -> None:
+    found = [n for n in needs(load_model("llama-3.1-8b"), 1, packed=False) if "qkv" in n.step]
+    assert [sizes_text(need.dims) for need in found] == ["K=4096,N=4096", "K=4096,N=1024"]
+
+
 def test_heads_of_the_cache_are_repeated_on_more_gpus_than_there_are() -> None:
     two_and_one_of_each = (2 + 1 + 1) * 128
     found = kernels("llama-3.1-8b", 16)["rms_norm_linear"]
