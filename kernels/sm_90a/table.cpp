@@ -9,10 +9,26 @@
   PLAIN(gated_mlp, K2048_N8192_fp16, fp16, 64, "", {"K", 2048}, {"N", 8192}) \
   PLAIN(gated_mlp, K3072_N8192_bf16, bf16, 64, "", {"K", 3072}, {"N", 8192}) \
   PLAIN(gated_mlp, K3072_N8192_fp16, fp16, 64, "", {"K", 3072}, {"N", 8192}) \
+  PLAIN(gated_mlp, K3584_N18944_bf16, bf16, 64, "", {"K", 3584}, {"N", 18944}) \
+  PLAIN(gated_mlp, K3584_N18944_fp16, fp16, 64, "", {"K", 3584}, {"N", 18944}) \
+  PLAIN(gated_mlp, K4096_N12288_bf16, bf16, 64, "", {"K", 4096}, {"N", 12288}) \
+  PLAIN(gated_mlp, K4096_N12288_fp16, fp16, 64, "", {"K", 4096}, {"N", 12288}) \
   PLAIN(gated_mlp, K4096_N14336_bf16, bf16, 64, "", {"K", 4096}, {"N", 14336}) \
   PLAIN(gated_mlp, K4096_N14336_fp16, fp16, 64, "", {"K", 4096}, {"N", 14336}) \
+  PLAIN(gated_mlp, K4096_N1792_bf16, bf16, 64, "", {"K", 4096}, {"N", 1792}) \
+  PLAIN(gated_mlp, K4096_N1792_fp16, fp16, 64, "", {"K", 4096}, {"N", 1792}) \
+  PLAIN(gated_mlp, K4096_N3584_bf16, bf16, 64, "", {"K", 4096}, {"N", 3584}) \
+  PLAIN(gated_mlp, K4096_N3584_fp16, fp16, 64, "", {"K", 4096}, {"N", 3584}) \
   PLAIN(gated_mlp, K4096_N4096_bf16, bf16, 64, "", {"K", 4096}, {"N", 4096}) \
   PLAIN(gated_mlp, K4096_N4096_fp16, fp16, 64, "", {"K", 4096}, {"N", 4096}) \
+  PLAIN(gated_mlp, K5120_N25600_bf16, bf16, 64, "", {"K", 5120}, {"N", 25600}) \
+  PLAIN(gated_mlp, K5120_N25600_fp16, fp16, 64, "", {"K", 5120}, {"N", 25600}) \
+  PLAIN(gated_mlp, K8192_N28672_bf16, bf16, 64, "", {"K", 8192}, {"N", 28672}) \
+  PLAIN(gated_mlp, K8192_N28672_fp16, fp16, 64, "", {"K", 8192}, {"N", 28672}) \
+  PLAIN(gated_mlp, K8192_N3584_bf16, bf16, 64, "", {"K", 8192}, {"N", 3584}) \
+  PLAIN(gated_mlp, K8192_N3584_fp16, fp16, 64, "", {"K", 8192}, {"N", 3584}) \
+  PLAIN(gated_mlp, K8192_N7168_bf16, bf16, 64, "", {"K", 8192}, {"N", 7168}) \
+  PLAIN(gated_mlp, K8192_N7168_fp16, fp16, 64, "", {"K", 8192}, {"N", 7168}) \
   PLAIN(geglu_mlp, K3584_N14336_bf16, bf16, 64, "", {"K", 3584}, {"N", 14336}) \
   PLAIN(geglu_mlp, K3584_N14336_fp16, fp16, 64, "", {"K", 3584}, {"N", 14336}) \
   PLAIN(geglu_mlp, K3840_N15360_bf16, bf16, 64, "", {"K", 3840}, {"N", 15360}) \
