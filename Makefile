@@ -1,6 +1,8 @@
 # Every verb does its own set-up: a virtual environment, torch, the requirements, nvcc, the extension.
 # Variables to override: PYTHON, VENV, ARCH, TORCH (pip's requirement), PYTEST_ARGS, RUN_ARGS,
-# KERNELS (which are compiled: `core`, `all`, or patterns as "rms_norm_linear gqa/D128_*").
+# KERNELS (which are compiled: `core`, `all`, or patterns as "rms_norm_linear gqa/D128_*"). A wheel
+# holds all kernels, or those of RECIPES (such patterns) and MODEL ("llama-3.1-8b llama-3.1-8b@8":
+# what decoding takes, on one of 8 GPUs), where one of them is given.
 PYTHON ?= python3
 VENV ?= .venv
 ARCH ?= sm_90a
@@ -8,6 +10,8 @@ TORCH ?=
 PYTEST_ARGS ?= -n 2
 RUN_ARGS ?=
 KERNELS ?= core
+RECIPES ?=
+MODEL ?=
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -74,15 +78,16 @@ types: $(TOOLS) ## check types: mypy --strict
 # A fixed date: the same sources make the same bytes.
 .PHONY: wheel
 wheel: export SOURCE_DATE_EPOCH := 315532800
-wheel: KERNELS := all
+wheel: export MIRAGE_KERNELS_ONLY = $(RECIPES) $(addprefix model:,$(MODEL))
 wheel: $(INSTALLED) ## build dist/mirage_kernels-*.whl for ARCH, no GPU needed
 	$(PIP) install -qq --group wheel
 	rm -rf build/lib* build/bdist* build/wheel
-	MIRAGE_KERNELS_ONLY="$(filter-out all,$(KERNELS))" \
-	  $(PY) -W ignore setup.py -q bdist_wheel --dist-dir build/wheel
+	label=$$($(PY) -m mirage_kernels.generator.build.selection) && \
+	  $(PY) -W ignore setup.py -q egg_info --tag-build="+$$label" \
+	    bdist_wheel --dist-dir build/wheel
 	PATH="$(abspath $(VENV)/bin):$$PATH" $(VENV)/bin/auditwheel repair --wheel-dir dist \
 	  --exclude 'libtorch*.so' --exclude 'libc10*.so' build/wheel/mirage_kernels-*.whl
-	@ls -l dist/*.whl
+	@ls -l dist/*.whl; ls build/wheel | sed 's/-cp.*//; s|.*|next: pip install dist/&-*.whl|'
 
 .PHONY: clean
 clean: ## remove what was built, not what was installed
@@ -104,10 +109,9 @@ $(INSTALLED): pyproject.toml setup.py
 	  if [ -n "$(TORCH)" ]; then torch="$(TORCH)"; \
 	  elif command -v nvidia-smi >/dev/null; then torch='torch>=2.10'; else torch='torch==2.13.0'; fi; \
 	  echo "installing $$torch"; $(PIP) install -qq --no-compile "$$torch"; }
-	@command -v nvcc >/dev/null || test -x "$${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || { \
-	  echo "installing nvcc from pip packages"; $(PIP) install -qq --no-compile --group nvcc; }
-	@echo "installing the requirements and the package"
-	$(PIP) install -qq --no-compile --no-build-isolation --editable '.[generate]'
+	@command -v nvcc >/dev/null || test -x "$${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || nvcc=,nvcc; \
+	  echo "installing the requirements and the package$${nvcc:+, nvcc from pip packages}"; \
+	  $(PIP) install -qq --no-compile --no-build-isolation --editable ".[generate$$nvcc]"
 	@touch $@
 
 $(TOOLS): $(INSTALLED)

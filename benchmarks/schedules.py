@@ -34,7 +34,7 @@ from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.records.folder import emitted
-from mirage_kernels.generator.records.programs import program_source
+from mirage_kernels.generator.records.programs import object_text
 from mirage_kernels.generator.records.record import About, KernelRecord, load_record
 from mirage_kernels.generator.schedules.attention.program import AttentionRoles
 from mirage_kernels.generator.schedules.general import plan as general
@@ -82,7 +82,7 @@ def make(records: Sequence[KernelRecord], folder: Path, jobs: int) -> list[Path]
             for file, text in general.sources([made]).items():
                 write_whole(folder / file, text)
             write_whole(path, made.text())
-        texts[path.with_suffix(".so").resolve()] = program_source(made)
+        texts[path.with_suffix(".so").resolve()] = object_text(made).text
     return compile_programs(
         texts, jobs=jobs, progress=lambda *said: print("  ", *said, file=sys.stderr)
     )

@@ -27,7 +27,7 @@ VERBS = {
     "generate": "search, prove, plan and emit the kernels of a recipe",
     "search": "search the muGraphs of many recipes at once, keeping what is found",
     "run": "generate one kernel, compile the extension, run it on real data",
-    "compile": "compile the kernels of a folder as programs that are called by name",
+    "compile": "compile the kernels of a folder, which `mirage_kernels.load` then adds",
     "check": "re-verify every committed muGraph, re-emit every committed source",
     "list": "what there is: recipes, committed kernels, compiled kernels",
     "show": "a recipe, or a kernel's muGraph as text with what was proved",

@@ -1,14 +1,14 @@
-"""What this build contains: the compiled dispatch table."""
+"""What ops dispatch to: kernels of this build and loaded ones, and questions asked of them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
+from mirage_kernels.kernel_files import cached_until_load
 from mirage_kernels.loading import load_extension
 
 load_extension()
@@ -26,7 +26,8 @@ class KernelEntry:
     Above `max_tokens` (0: never) the op's matrix product is PyTorch's, behind a norm our
     `gated_mlp` where it serves; above that of `rms_norm_linear_residual` it runs what it would run
     without this kernel. `options` names the optional inputs that the kernel takes; others the op
-    adds before or after it.
+    adds before or after it. `file` is where `mirage_kernels.load` found it; empty for a kernel of
+    this build.
     """
 
     name: str
@@ -36,16 +37,20 @@ class KernelEntry:
     dims: Mapping[str, int]
     max_tokens: int
     options: str
+    file: str = ""
 
 
-@cache
+@cached_until_load
 def kernel_table() -> tuple[KernelEntry, ...]:
-    """Return every kernel compiled into this build."""
+    """Return every kernel that ops dispatch to: of this build, and of files that were loaded.
+
+    A loaded kernel stands in place of the build's own for the same recipe, type and dims.
+    """
     rows = json.loads(torch.ops.mirage_kernels._kernel_table())
     return tuple(KernelEntry(**row) for row in rows)
 
 
-@cache
+@cached_until_load
 def most_tokens(recipe: str, dtype: torch.dtype, **dims: int) -> int | None:
     """Return a recipe's `max_tokens` (0: any number), None where no kernel has these dims."""
     name = DTYPE_NAMES.get(dtype)

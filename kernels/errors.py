@@ -41,6 +41,19 @@ def missing_extension_sentence(reason: str) -> str:
     )
 
 
+def no_kernel_file_sentence(file: object, reason: str) -> str:
+    """Say that a shared object is none of ours."""
+    return (
+        f"{file} is no compiled kernel ({reason}); load a folder that "
+        "`mirage-kernels compile` wrote"
+    )
+
+
+def no_kernels_sentence(folder: object) -> str:
+    """Say that a folder has nothing to load, and what would write it."""
+    return f"{folder} holds no compiled kernels; `mirage-kernels compile {folder}` makes them"
+
+
 def requires_grad_sentence(op: str, argument: str) -> str:
     """Say that ops are for inference."""
     return (

@@ -6,7 +6,6 @@ generator/tuning/choice.py; a test compares them.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from mirage_kernels.dispatch import DTYPE_NAMES
+from mirage_kernels.kernel_files import cached_until_load
 from mirage_kernels.registration import own_types  # registers all that the ops need, too
 from mirage_kernels.support import supports
 
@@ -92,7 +92,7 @@ def kind_of(tokens: int, keys: int, *, causal: bool) -> str:
     return "most" if 2 * tokens > keys else "part"
 
 
-@cache
+@cached_until_load
 def _has_kernel(causal: bool, depth: int, dtype: torch.dtype, device: int) -> bool:
     is_half = dtype in DTYPE_NAMES  # others the op refuses
     return is_half and supports("gqa", D=depth, T=2, causal=causal, dtype=dtype, device=device)

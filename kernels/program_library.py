@@ -1,4 +1,4 @@
-"""Kernels that the library has no op for: those of your own recipes and PyTorch functions.
+"""Compiled kernels of a folder: those of your own recipes and PyTorch functions, called by name.
 
     mirage-kernels generate path/to/file.py:name --out DIR
     mirage-kernels compile DIR
@@ -6,7 +6,8 @@
     mirage_kernels.load("DIR")
     y = mirage_kernels.program("name")(x, weight)
 
-`MIRAGE_KERNELS_PATH=DIR:DIR` loads folders at the first use of a program.
+Kernels of the library's own recipes serve its ops. `MIRAGE_KERNELS_PATH=DIR:DIR` names folders that
+are loaded without a call: kernels of ops at import, programs at the first use of one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,10 +24,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirage_kernels.errors import type_sentence
+from mirage_kernels.errors import no_kernel_file_sentence, no_kernels_sentence, type_sentence
+from mirage_kernels.kernel_files import (
+    add_kernels,
+    address_of,
+    opened,
+    path_folders,
+    serves_op,
+    shared_objects,
+)
 from mirage_kernels.program_steps import SteppedProgram, kernels_of
 
-PATH_VARIABLE = "MIRAGE_KERNELS_PATH"
 TYPES = {  # of tensors, by their names in signatures
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
@@ -201,44 +209,65 @@ DOCUMENT = ".program.json"  # what their files end in
 
 
 def load(folder: str | os.PathLike[str]) -> list[str]:
-    """Add the programs and compiled kernels below a folder to what `program` finds.
+    """Add the compiled kernels below a folder to the ops, and its programs to what `program` finds.
 
-    Returns the programs' names. Raises FileNotFoundError for a folder without any, saying how to
-    compile them, and ImportError for a shared object that is none.
+    A kernel of a recipe that the library has an op for serves the op's calls of its type and shape,
+    before one of this build; `kernel_table()` and `supports()` show it. Returns the names of all
+    kernels for ops, `rms_norm_linear/K5120_N7168_fp16`, and of all programs. A folder may be loaded
+    again. Raises FileNotFoundError for a folder without any, saying how to compile them, and
+    ImportError for a shared object that is none, that was compiled for another version of the
+    library or another architecture than its build's, or that holds a kernel of an earlier file.
     """
-    files = sorted(Path(folder).rglob("*.so"))
-    found = [read_kernel(f.resolve(), f"{f.parent.name}_{f.stem}") for f in files]
+    libraries = shared_objects(folder)
     documents = [file.resolve() for file in sorted(Path(folder).rglob(f"*{DOCUMENT}"))]
-    if not found and not documents:
-        raise FileNotFoundError(
-            f"{folder} holds no compiled kernels; `mirage-kernels compile {folder}` makes them"
-        )
-    _kernels.update({kernel.key: kernel for kernel in found})
+    if not libraries and not documents:
+        raise FileNotFoundError(no_kernels_sentence(folder))
+    found = [kernel for file, library in libraries.items() for kernel in _read(file, library)]
     read = {str(file): json.loads(file.read_text()) for file in documents}
+    names = _added_to_ops({f: lib for f, lib in libraries.items() if serves_op(lib)})
+    _kernels.update({kernel.key: kernel for kernel in found})
     _documents.update(read)
     parts = {symbol for document in read.values() for symbol in kernels_of(document)}
     own = [kernel.name for kernel in found if kernel.symbol not in parts]
-    return list(dict.fromkeys([*(d["name"] for d in read.values()), *own]))
+    return list(dict.fromkeys([*names, *(d["name"] for d in read.values()), *own]))
+
+
+def _added_to_ops(libraries: Mapping[Path, ctypes.CDLL]) -> list[str]:
+    """Add kernels to the ops, whose extension is loaded where there are some."""
+    if not libraries:
+        return []
+    from mirage_kernels.dispatch import kernel_table
+
+    files = {str(file) for file in libraries}
+    add_kernels(libraries)
+    return [entry.name for entry in kernel_table() if entry.file in files]
+
+
+def _read(file: Path, library: ctypes.CDLL) -> list[ProgramKernel]:
+    """Return the program of a shared object; none where it has kernels for ops alone."""
+    symbol = f"{file.parent.name}_{file.stem}"
+    if serves_op(library) and address_of(f"{symbol}_signature", library) is None:
+        return []
+    return [_kernel(file, symbol, library)]
 
 
 def read_kernel(file: Path, symbol: str) -> ProgramKernel:
     """Return the kernel of a shared object by its name; raises ImportError where it has none."""
-    try:
-        library = ctypes.CDLL(str(file))
-        at = ctypes.addressof(ctypes.c_char.in_dll(library, f"{symbol}_signature"))
-        launch, workspace = getattr(library, symbol), getattr(library, f"{symbol}_workspace")
-    except (OSError, ValueError, AttributeError) as failure:
-        raise ImportError(
-            f"{file} is no compiled kernel ({failure}); load a folder that "
-            "`mirage-kernels compile` wrote"
-        ) from failure
+    return _kernel(file, symbol, opened(file))
+
+
+def _kernel(file: Path, symbol: str, library: ctypes.CDLL) -> ProgramKernel:
+    at = address_of(f"{symbol}_signature", library)
+    if at is None:
+        raise ImportError(no_kernel_file_sentence(file, f"it has no {symbol}_signature"))
+    launch, workspace = getattr(library, symbol), getattr(library, f"{symbol}_workspace")
     workspace.restype = ctypes.c_int64
     return ProgramKernel(symbol, json.loads(ctypes.string_at(at)), launch, workspace)
 
 
 @cache
 def _load_path() -> None:
-    for folder in filter(None, os.environ.get(PATH_VARIABLE, "").split(os.pathsep)):
+    for folder in path_folders():
         load(folder)
 
 

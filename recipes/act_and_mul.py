@@ -27,6 +27,13 @@ def reference(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Te
             shape("Llama-3-8B, TP 1", N=14336),
             shape("Qwen3-8B, TP 1", N=12288),
             shape("the Mirage paper's gated MLP", N=4096),
+            shape("Llama-3.2-1B, TP 1; Llama-3.2-3B, TP 1", N=8192),
+            shape("Llama-3.1-8B, TP 4; Llama-3.1-70B, TP 8", N=3584),
+            shape("Llama-3.1-8B, TP 8", N=1792),
+            shape("Llama-3.1-70B, TP 1", N=28672),
+            shape("Llama-3.1-70B, TP 4", N=7168),
+            shape("Qwen2.5-7B, TP 1", N=18944),
+            shape("Qwen3-32B, TP 1", N=25600),
         ),
     ),
     form(

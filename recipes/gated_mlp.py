@@ -52,6 +52,9 @@ def reference(
             shape("Qwen3-8B, TP 1", K=4096, N=12288),
             shape("Qwen3-32B, TP 1", K=5120, N=25600),
             shape("Chameleon-7B, TP 1", K=4096, N=11008),
+            shape("Llama-3.2-1B, TP 1", K=2048, N=8192),
+            shape("Llama-3.2-3B, TP 1", K=3072, N=8192),
+            shape("Qwen2.5-7B, TP 1", K=3584, N=18944),
         ),
     ),
     form(
@@ -99,6 +102,10 @@ def reference(
             shape("Qwen3-8B, TP 1", K=4096, N=12288),
             shape("Qwen3-32B, TP 1", K=5120, N=25600),
             shape("Llama-3.2-1B, TP 1", K=2048, N=8192),
+            shape("Llama-3.2-3B, TP 1", K=3072, N=8192),
+            shape("Llama-3.1-8B, TP 8", K=4096, N=1792),
+            shape("Llama-3.1-70B, TP 1", K=8192, N=28672),
+            shape("Qwen2.5-7B, TP 1", K=3584, N=18944),
         ),
     ),
     form(
@@ -110,6 +117,7 @@ def reference(
             shape("Gemma-7B, TP 1", K=3072, N=24576),
             shape("Gemma-2B, TP 1", K=2048, N=16384),
             shape("Gemma-2-9B, TP 1", K=3584, N=14336),
+            shape("Gemma-3-12B, TP 1", K=3840, N=15360),
         ),
     ),
     form(

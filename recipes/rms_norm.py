@@ -40,6 +40,10 @@ def reference(
             shape("Llama-3-8B, Qwen3-8B (weight_offset is 0)", K=4096),
             shape("Llama-3-70B (weight_offset is 0)", K=8192),
             shape("Gemma-2-9B (weight_offset is 1), Qwen2-7B (0)", K=3584),
+            shape("Llama-3.2-1B (weight_offset is 0)", K=2048),
+            shape("Llama-3.2-3B (weight_offset is 0)", K=3072),
+            shape("Qwen3-32B (weight_offset is 0)", K=5120),
+            shape("Gemma-3-12B (weight_offset is 1)", K=3840),
         ),
     ),
     form(

@@ -1,4 +1,4 @@
-// Ops that answer questions about the build itself; they work without a GPU.
+// Ops that answer questions about the build itself, and add kernels to it; they work without a GPU.
 #include <torch/csrc/stable/library.h>
 
 #include <string>
@@ -13,6 +13,13 @@ namespace mirage {
 namespace {
 
 std::string table() { return kernel_table_json(); }
+
+std::string arch() { return kArch; }
+
+// `rows`: the address of what a shared object exports.
+std::string add_kernels(int64_t rows, std::string file) {
+  return add_rows(*reinterpret_cast<const KernelRows*>(rows), file);
+}
 
 std::string complaint(int64_t major, int64_t minor, std::string gpu) {
   return architecture_complaint(kArch, static_cast<int>(major), static_cast<int>(minor), gpu);
@@ -38,6 +45,8 @@ std::string recipe(std::string op, std::string word) {
 
 STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
   m.def("_kernel_table() -> str");
+  m.def("_arch() -> str");
+  m.def("_add_kernels(int rows, str file) -> str");
   m.def("_architecture_complaint(int major, int minor, str gpu) -> str");
   m.def("_recipe_of(str op, str word) -> str");
   m.def("_not_covered(str op, str recipe, str dtype, str[] names, int[] sizes) -> str");
@@ -45,6 +54,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(mirage_kernels, CompositeExplicitAutograd, m) {
   m.impl("_kernel_table", TORCH_BOX(&mirage::table));
+  m.impl("_arch", TORCH_BOX(&mirage::arch));
+  m.impl("_add_kernels", TORCH_BOX(&mirage::add_kernels));
   m.impl("_architecture_complaint", TORCH_BOX(&mirage::complaint));
   m.impl("_recipe_of", TORCH_BOX(&mirage::recipe));
   m.impl("_not_covered", TORCH_BOX(&mirage::not_covered));

@@ -1,10 +1,14 @@
-// Lookup in the emitted table: exact match for dispatch, nearest shapes for the error's hint.
+// Lookup in the emitted table and in those of loaded files: exact match for dispatch, nearest
+// shapes for the error's hint.
 #include "registry.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <sstream>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,10 +29,54 @@ bool serves(const Row& kernel, const KernelQuery& query) {
 }
 
 template <class Row>
-const Row* find_row(const Row* rows, int count, const KernelQuery& query) {
-  const Row* found =
-      std::find_if(rows, rows + count, [&](const Row& row) { return serves(row, query); });
-  return found == rows + count ? nullptr : found;
+struct Rows {
+  const Row* first;
+  int64_t count;
+
+  const Row* begin() const { return first; }
+  const Row* end() const { return first + count; }
+  const Row* find(const KernelQuery& query) const {
+    const Row* found =
+        std::find_if(begin(), end(), [&](const Row& row) { return serves(row, query); });
+    return found == end() ? nullptr : found;
+  }
+};
+
+// The rows of one file. Those of the library itself have no name.
+struct Table {
+  std::string file;
+  const KernelRows* source;
+  Rows<Kernel> kernels;
+  Rows<AttentionKernel> attention;
+};
+using Tables = std::vector<Table>;
+
+template <class Row>
+Rows<Row> own_rows() {
+  if constexpr (std::is_same_v<Row, Kernel>) return {kKernels, kKernelCount};
+  if constexpr (!std::is_same_v<Row, Kernel>) return {kAttentionKernels, kAttentionKernelCount};
+}
+
+template <class Row>
+const Rows<Row>& rows_of(const Table& table) {
+  if constexpr (std::is_same_v<Row, Kernel>) return table.kernels;
+  if constexpr (!std::is_same_v<Row, Kernel>) return table.attention;
+}
+
+// Files that were loaded, none at first. A list is replaced as a whole and kept for ever: calls of
+// other threads may still read it.
+std::atomic<const Tables*> loaded_tables{nullptr};
+std::mutex loading;
+
+// A loaded kernel goes before one that the library was built with.
+template <class Row>
+const Row* find_row(const KernelQuery& query) {
+  if (const Tables* tables = loaded_tables.load(std::memory_order_acquire)) {
+    for (const Table& table : *tables) {
+      if (const Row* row = rows_of<Row>(table).find(query)) return row;
+    }
+  }
+  return own_rows<Row>().find(query);
 }
 
 // How far apart two shapes are: octaves, summed over the dims.
@@ -48,21 +96,53 @@ void write_dims(std::ostream& text, const StaticDim* dims, int count) {
   }
 }
 
-// The rows of both tables, to be told and not to be launched.
-std::vector<Kernel> every_kernel() {
-  std::vector<Kernel> kernels(kKernels, kKernels + kKernelCount);
-  for (int i = 0; i < kAttentionKernelCount; ++i) {
-    const AttentionKernel& row = kAttentionKernels[i];
-    Kernel kernel{row.recipe, row.dtype, {}, row.dim_count, nullptr, row.name, 0, row.options};
-    std::copy_n(row.dims, row.dim_count, kernel.dims);
-    kernels.push_back(kernel);
+// As JSON writes it; a path may hold anything.
+void write_text(std::ostream& json, const std::string& text) {
+  json << '"';
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < ' ') continue;
+    if (c == '"' || c == '\\') json << '\\';
+    json << c;
+  }
+  json << '"';
+}
+
+// A row of attention as one of the other table, to be told and not to be launched.
+Kernel told(const AttentionKernel& row) {
+  Kernel kernel{row.recipe, row.dtype, {}, row.dim_count, nullptr, row.name, 0, row.options};
+  std::copy_n(row.dims, row.dim_count, kernel.dims);
+  return kernel;
+}
+
+template <class Row>
+KernelQuery query_of(const Row& row) {
+  KernelQuery query{row.recipe, row.recipe, row.dtype, {}, row.dim_count};
+  std::copy_n(row.dims, row.dim_count, query.dims);
+  return query;
+}
+
+// The kernels that calls may find, with their files.
+std::vector<std::pair<Kernel, std::string>> every_kernel() {
+  std::vector<std::pair<Kernel, std::string>> kernels;
+  const auto add = [&](const Table& table) {
+    for (const Kernel& row : table.kernels) {
+      if (find_row<Kernel>(query_of(row)) == &row) kernels.emplace_back(row, table.file);
+    }
+    for (const AttentionKernel& row : table.attention) {
+      const bool is_found = find_row<AttentionKernel>(query_of(row)) == &row;
+      if (is_found) kernels.emplace_back(told(row), table.file);
+    }
+  };
+  add({"", nullptr, own_rows<Kernel>(), own_rows<AttentionKernel>()});
+  if (const Tables* tables = loaded_tables.load(std::memory_order_acquire)) {
+    std::for_each(tables->begin(), tables->end(), add);
   }
   return kernels;
 }
 
 std::vector<Kernel> kernels_by_distance(const KernelQuery& query) {
   std::vector<std::pair<double, Kernel>> ranked;
-  for (const Kernel& kernel : every_kernel()) {
+  for (const auto& [kernel, file] : every_kernel()) {
     if (!same(kernel.recipe, query.recipe)) continue;
     // Another dtype of the same shape comes before another shape of the same dtype.
     const double dtype_cost = same(kernel.dtype, query.dtype) ? 0.0 : 1e-3;
@@ -75,14 +155,23 @@ std::vector<Kernel> kernels_by_distance(const KernelQuery& query) {
   return kernels;
 }
 
-}  // namespace
-
-const Kernel* find_kernel(const KernelQuery& query) {
-  return find_row(kKernels, kKernelCount, query);
+// The name of a kernel that two files hold; empty where there is none.
+std::string first_in_both(const Table& table, const Table& other) {
+  for (const Kernel& row : other.kernels) {
+    if (table.kernels.find(query_of(row)) != nullptr) return row.name;
+  }
+  for (const AttentionKernel& row : other.attention) {
+    if (table.attention.find(query_of(row)) != nullptr) return row.name;
+  }
+  return "";
 }
 
+}  // namespace
+
+const Kernel* find_kernel(const KernelQuery& query) { return find_row<Kernel>(query); }
+
 const AttentionKernel* find_attention_kernel(const KernelQuery& query) {
-  return find_row(kAttentionKernels, kAttentionKernelCount, query);
+  return find_row<AttentionKernel>(query);
 }
 
 bool takes(const Kernel& kernel, const char* option) {
@@ -110,18 +199,47 @@ std::string not_covered_sentence(const KernelQuery& query) {
     text << " " << kernels[i].dtype;
   }
   if (shown == 0) text << "this build contains none of that recipe";
-  text << "; `mirage-kernels generate " << query.recipe << " --dtype " << query.dtype
-       << " --shape ";
+  text << "; `mirage-kernels generate " << query.recipe << " --arch " << kArch << " --dtype "
+       << query.dtype << " --shape ";
   write_dims(text, query.dims, query.dim_count);
-  text << "` makes it";
+  text << " --out DIR` and `mirage-kernels compile DIR` make it, mirage_kernels.load(\"DIR\") adds "
+          "it";
   return text.str();
+}
+
+std::string add_rows(const KernelRows& rows, const std::string& file) {
+  if (rows.abi != kLaunchAbi) {
+    return file + " was compiled for another version of mirage_kernels; `mirage-kernels compile` " +
+           "of the installed one, on its folder, makes it anew";
+  }
+  if (!same(rows.arch, kArch)) {
+    return file + " holds a kernel for " + rows.arch + ", but this build is for " + kArch +
+           "; `mirage-kernels generate --arch " + kArch + "` makes one for it";
+  }
+  const std::lock_guard<std::mutex> lock(loading);
+  const Tables* before = loaded_tables.load(std::memory_order_acquire);
+  Tables tables = before == nullptr ? Tables{} : *before;
+  const Table added{file,
+                    &rows,
+                    {rows.kernels, rows.kernel_count},
+                    {rows.attention_kernels, rows.attention_kernel_count}};
+  for (const Table& table : tables) {
+    if (table.source == &rows) return "";  // the very same, loaded again
+    const std::string name = first_in_both(table, added);
+    if (name.empty()) continue;
+    return file + " holds " + name + ", which " + table.file +
+           " holds too; load one of them, a new one of the same name in a new process";
+  }
+  tables.push_back(added);
+  loaded_tables.store(new Tables(std::move(tables)), std::memory_order_release);
+  return "";
 }
 
 std::string kernel_table_json() {
   std::ostringstream json;
   json << "[";
   const char* comma = "";
-  for (const Kernel& kernel : every_kernel()) {
+  for (const auto& [kernel, file] : every_kernel()) {
     json << std::exchange(comma, ", ") << "{\"name\": \"" << kernel.name << "\", \"arch\": \""
          << kArch << "\", \"recipe\": \"" << kernel.recipe << "\", \"dtype\": \"" << kernel.dtype
          << "\", \"dims\": {";
@@ -129,7 +247,9 @@ std::string kernel_table_json() {
       json << (d ? ", " : "") << "\"" << kernel.dims[d].name << "\": " << kernel.dims[d].size;
     }
     json << "}, \"max_tokens\": " << kernel.max_tokens << ", \"options\": \""
-         << (kernel.options ? kernel.options : "") << "\"}";
+         << (kernel.options ? kernel.options : "") << "\", \"file\": ";
+    write_text(json, file);
+    json << "}";
   }
   json << "]";
   return json.str();

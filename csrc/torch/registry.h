@@ -1,9 +1,9 @@
-// The emitted table of kernels, asked by recipe, dtype and static dims.
+// The emitted table of kernels and those that were loaded, asked by recipe, dtype and static dims.
 #pragma once
 
 #include <string>
 
-#include "launch.h"
+#include "rows.h"
 
 namespace mirage {
 
@@ -29,8 +29,13 @@ bool takes(const Kernel& kernel, const char* option);
 // query's.
 std::string not_covered_sentence(const KernelQuery& query);
 
-// Both tables as JSON:
-// [{"name", "arch", "recipe", "dtype", "dims": {"K": 4096, ...}, "max_tokens", "options"}, ...].
+// Adds the kernels of a loaded file, which go before those of the same key that the library was
+// built with; from any thread. Returns what is wrong with them, empty where they are there now.
+std::string add_rows(const KernelRows& rows, const std::string& file);
+
+// All kernels as JSON; "file" is where a loaded one is from:
+// [{"name", "arch", "recipe", "dtype", "dims": {"K": 4096, ...}, "max_tokens", "options", "file"},
+// ...].
 std::string kernel_table_json();
 
 }  // namespace mirage

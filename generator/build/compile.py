@@ -70,6 +70,11 @@ class ObjectCache:
 
     def path(self, wanted: Wanted) -> Path:
         """Return where the object file made from these very contents lies, if it was made."""
+        digest = hashlib.sha256(self.key(wanted).encode()).hexdigest()
+        return self.folder / digest[:2] / f"{digest[2:]}.o"
+
+    def key(self, wanted: Wanted) -> str:
+        """Return all that an object file is made of, as text without a folder's path."""
         digests: dict[str, str] = {}
         waiting = [wanted.source]
         while waiting:
@@ -77,19 +82,22 @@ class ObjectCache:
             if name not in digests:
                 digests[name], included = self._read(name)
                 waiting += included
-        key = json.dumps([self.compilers, wanted.options, wanted.source, sorted(digests.items())])
-        digest = hashlib.sha256(key.encode()).hexdigest()
-        return self.folder / digest[:2] / f"{digest[2:]}.o"
+        return json.dumps([self.compilers, wanted.options, wanted.source, sorted(digests.items())])
+
+    def _file(self, name: str) -> Path:
+        """Return where a file lies: below the root, or in this package's csrc."""
+        own = self.root / name
+        return own if own.is_file() or not name.startswith("csrc/") else ROOT / name
 
     def _read(self, name: str) -> tuple[str, list[str]]:
         """Return the digest of a file, and the files of this tree that it includes."""
         if name not in self._files:
-            content = (self.root / name).read_bytes()
+            content = self._file(name).read_bytes()
             near = [os.path.dirname(name), "csrc"]
             found = []
             for written in _INCLUDE.findall(content.decode(errors="replace")):
                 paths = [os.path.normpath(os.path.join(folder, written)) for folder in near]
-                found += [path for path in paths if (self.root / path).is_file()][:1]
+                found += [path for path in paths if self._file(path).is_file()][:1]
             self._files[name] = hashlib.sha256(content).hexdigest(), found
         return self._files[name]
 

@@ -1,20 +1,52 @@
-"""Compiles kernels that are programs, free of torch, to shared objects beside their sources."""
+"""Compiles kernels, free of torch, to shared objects beside their sources.
+
+A shared object holds a digest of all that it was made of, and is compiled again when that changes.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_kernels.generator.build.compile import ROOT, default_jobs, gencode
-from mirage_kernels.generator.build.toolchain import require_nvcc
+from mirage_kernels.generator.build.compile import (
+    ROOT,
+    ObjectCache,
+    Wanted,
+    default_jobs,
+    gencode,
+)
+from mirage_kernels.generator.build.toolchain import nvcc_release, require_nvcc
 from mirage_kernels.generator.errors import ToolchainError
 
 Progress = Callable[[str, int, int, str], None]
+
+
+@dataclass(frozen=True)
+class SharedObject:
+    """A file to make: its text, which includes the first source, and the sources."""
+
+    out: Path  # folder/sm_90a/recipe/stem.so
+    text: str
+    sources: tuple[Path, ...]
+    uses_cute: bool = False
+
+    @property
+    def arch(self) -> str:
+        """The architecture that it is compiled for."""
+        return self.out.parent.parent.name
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds all kernels."""
+        return self.out.parent.parent.parent
 
 
 def cute_folder() -> Path:
@@ -30,46 +62,68 @@ def cute_folder() -> Path:
 
 
 def compile_programs(
-    texts: Mapping[Path, str], *, jobs: int | None = None, progress: Progress
+    wanted: Sequence[SharedObject], *, jobs: int | None = None, progress: Progress
 ) -> list[Path]:
-    """Compile texts to the shared objects that they are given by, each written whole.
+    """Compile shared objects, each written whole; those that would be the same stay as they are.
 
-    One that is newer than all sources beside it and in csrc stays as it is. Raises ToolchainError
-    with the failing command, and for a missing nvcc or nvidia-cutlass.
+    Raises ToolchainError with the failing command, and for a missing nvcc or nvidia-cutlass.
     """
-    nvcc, include, started = require_nvcc(), cute_folder(), time.monotonic()
-    headers = max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*.*h"))
-    stale = [out for out in texts if _time(out) <= max(headers, _time(out.with_suffix(".cu")))]
+    nvcc, started = require_nvcc(), time.monotonic()
+    release = nvcc_release(nvcc)
+    digests = {made.out: _digest(made, release) for made in wanted}
+    stale = [made for made in wanted if not _holds(made.out, digests[made.out])]
     with ThreadPoolExecutor(jobs or default_jobs()) as pool:
-        futures = {pool.submit(_compiled, nvcc, include, out, texts[out]): out for out in stale}
+        futures = {pool.submit(_compiled, nvcc, made, digests[made.out]): made for made in stale}
         try:
             for done, future in enumerate(as_completed(futures), 1):
                 future.result()
-                progress("compile", done, len(stale), f"{futures[future].parent.name}")
+                out = futures[future].out
+                progress("compile", done, len(stale), f"{out.parent.name}/{out.stem}")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    progress("compiled", len(stale), len(texts), f"{time.monotonic() - started:.1f} s")
-    return [*texts]
+    progress("compiled", len(stale), len(wanted), f"{time.monotonic() - started:.1f} s")
+    return [made.out for made in wanted]
 
 
-def _time(path: Path) -> float:
-    return path.stat().st_mtime if path.is_file() else 0.0
+def _digest(made: SharedObject, release: str) -> str:
+    """Return a number of all that a shared object is made of."""
+    cute = importlib.metadata.version("nvidia-cutlass") if made.uses_cute else ""
+    options = tuple(_options(made.arch))
+    cache = ObjectCache(made.folder, made.folder, f"nvcc {release}; {cute}")
+    # The text names headers of csrc that its source may not include.
+    headers = [Wanted(f"csrc/{name}", (), options) for name in ("program.h", "table.h", "rows.h")]
+    sources = [Wanted(os.path.relpath(path, made.folder), (), options) for path in made.sources]
+    keys = [made.text, *(cache.key(each) for each in (*sources, *headers))]
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()
 
 
-def _compiled(nvcc: Path, include: Path, out: Path, text: str) -> None:
-    source, made = (out.with_suffix(f".{os.getpid()}{end}") for end in (".cu", ".tmp"))
-    arch = out.parent.parent.name
-    command = [str(nvcc), "-O3", "-std=c++17", f"-I{ROOT / 'csrc'}", "-isystem", str(include)]
-    command += [gencode(arch), "--expt-relaxed-constexpr", "-shared", "-Xcompiler=-fPIC"]
-    command += ["-o", str(made), str(source)]
+def _holds(file: Path, digest: str) -> bool:
+    return file.is_file() and digest.encode() in file.read_bytes()
+
+
+def _options(arch: str) -> list[str]:
+    # -Bsymbolic: each object's launches and tables are its own, whatever else a process has loaded.
+    linking = ["-shared", "-Xcompiler=-fPIC", "-Xlinker=-Bsymbolic"]
+    return ["-O3", "-std=c++17", gencode(arch), "--expt-relaxed-constexpr", *linking]
+
+
+def _compiled(nvcc: Path, made: SharedObject, digest: str) -> None:
+    source, unfinished = (
+        made.out.with_suffix(f".{os.getpid()}{ending}") for ending in (".cu", ".tmp")
+    )
+    cute = ["-isystem", str(cute_folder())] if made.uses_cute else []
+    command = [str(nvcc), *_options(made.arch), f"-I{ROOT / 'csrc'}", *cute]
+    command += ["-o", str(unfinished), str(source), *map(str, made.sources[1:])]
+    declared = "const char mirage_made_of[]"
+    mark = f'extern "C" {{\nextern {declared};\n{declared} = "{digest}";\n}}\n'
     try:
-        source.write_text(text)
+        source.write_text(made.text + mark)
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:
             said = "\n".join((ran.stderr or ran.stdout).strip().splitlines()[:20])
             raise ToolchainError(f"{' '.join(command)} failed:\n{said}", "see what nvcc says")
-        made.replace(out)
+        unfinished.replace(made.out)
     finally:
         source.unlink(missing_ok=True)
-        made.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)

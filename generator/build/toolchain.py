@@ -57,7 +57,7 @@ def require_nvcc() -> Path:
     if nvcc is None:
         raise ToolchainError(
             "no CUDA compiler: nvcc is not in $CUDA_HOME, PATH, /usr/local/cuda or a pip package",
-            "`pip install --group nvcc` (pip >= 25.1, in a source checkout) brings one",
+            "`pip install 'mirage-kernels[nvcc]'` brings one",
         )
     return nvcc
 

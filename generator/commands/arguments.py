@@ -93,6 +93,9 @@ SHAPES = argument(
     "sizes of the recipe's static dims; may be given several times",
     action="append",
 )
+MODEL = argument("--model", "CONFIG|NAME", "a Hugging Face config.json, or a name as llama-3.1-8b")
+TP = argument("--tp", "N", "GPUs that share the model (default: 1)", type=positive, default=1)
+SEPARATE = flag("--separate", "of a model: weights of q, k and v apart, not packed into one")
 KERNELS = argument("--kernels", "DIR", "folder of emitted kernels (default: the package's own)")
 
 

@@ -1,15 +1,17 @@
-"""`mirage-kernels compile`: kernels of a folder become shared objects that programs load."""
+"""`mirage-kernels compile`: kernels of a folder become shared objects that the library loads."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from mirage_kernels.generator.build.programs import compile_programs
+from mirage_kernels.generator.build.programs import SharedObject, compile_programs
 from mirage_kernels.generator.commands.arguments import JOBS, JSON
 from mirage_kernels.generator.errors import FileError, PlanError
-from mirage_kernels.generator.records.programs import program_source
-from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.records.folder import emitted
+from mirage_kernels.generator.records.programs import object_text
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.terminal import Terminal, counted
 
 
@@ -18,34 +20,60 @@ def _folder(parser: argparse.ArgumentParser) -> None:
 
 
 def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    """Kernels whose shared object is newer than they are stay as they are. Each takes seconds.
+    """Each kernel takes seconds, attention minutes; one that is compiled already stays as it is.
 
-    example:
+    `mirage_kernels.load("DIR")` adds kernels of the library's recipes to what its ops dispatch to,
+    and makes programs of the others, called by name. MIRAGE_KERNELS_PATH=DIR does it at import.
+
+    examples:
+      mirage-kernels generate rms_norm_linear --shape K=5120,N=7168 --out mine
+      mirage-kernels compile mine
+      python -c "import mirage_kernels; print(mirage_kernels.load('mine'))"
+
       mirage-kernels generate my_function.py:layer --out mine
       mirage-kernels compile mine
       MIRAGE_KERNELS_PATH=mine python -c "import mirage_kernels; mirage_kernels.program('layer')"
     """
-    texts = dict[Path, str]()
-    for path in sorted(arguments.folder.glob("sm_*/*/*.json")):
-        record = load_record(path)
+    folder: Path = arguments.folder
+    wanted = list[SharedObject]()
+    programs = list[KernelRecord]()
+    for path, record in emitted(folder).items():
         try:
-            texts[path.with_suffix(".so").resolve()] = program_source(record)
+            text = object_text(record)
         except PlanError as error:
             terminal.note(f"  left out: {error.sentence}")
-    if not texts:
+            continue
+        out = (folder / path).with_suffix(".so").resolve()
+        names = (f"{record.stem}.cu", *text.beside)
+        sources = tuple((out.parent / name).resolve() for name in names)
+        wanted.append(SharedObject(out, text.text, sources, text.uses_cute))
+        programs += [] if text.serves_op else [record]
+    if not wanted:
         raise FileError(
-            f"{arguments.folder} holds no kernels that are programs",
-            "`mirage-kernels generate FILE --out DIR` writes them",
+            f"{folder} holds no kernels to compile",
+            "`mirage-kernels generate RECIPE|FILE --out DIR` writes them",
         )
     said = terminal.note
     made = compile_programs(
-        texts,
+        wanted,
         jobs=arguments.jobs,
         progress=lambda stage, done, total, text: said(f"  {stage:<9}{done}/{total}  {text}"),
     )
-    terminal.line(f"{counted(len(made), 'kernel')} in {arguments.folder}")
+    terminal.line(f"{counted(len(made), 'kernel')} in {folder}")
+    _say_next(folder, len(made) > len(programs), programs, terminal)
     terminal.document({"compiled": [str(path) for path in made]})
     return 0
+
+
+def _say_next(
+    folder: Path, has_ops: bool, programs: Sequence[KernelRecord], terminal: Terminal
+) -> None:
+    names = ", ".join(sorted({record.recipe for record in programs}))
+    terminal.line(f'next: mirage_kernels.load("{folder}"), or MIRAGE_KERNELS_PATH={folder}')
+    if has_ops:
+        terminal.line("ops of the library then find these kernels by type and shape")
+    if names:
+        terminal.line(f"called by name or by a program's steps: {names}")
 
 
 VERBS = {"compile": (compile_folder, _folder, JOBS, JSON)}

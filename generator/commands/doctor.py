@@ -115,7 +115,7 @@ def nvidia_smi() -> str:
 def _nvcc() -> Answer:
     nvcc = find_nvcc()
     if nvcc is None:
-        hint = "`pip install --group nvcc` (pip >= 25.1, in a source checkout) brings one"
+        hint = "`pip install 'mirage-kernels[nvcc]'` brings one"
         return "missing", "not in CUDA_HOME, PATH, pip", hint
     return "ok", f"{nvcc_release(nvcc)} ({nvcc})", ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
-from mirage_kernels.generator.errors import FileError, ShapeError, ToolchainError
+from mirage_kernels.generator.commands.models import generate_model
+from mirage_kernels.generator.errors import FileError, MirageError, ShapeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
 from mirage_kernels.generator.jobs.job import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
@@ -46,7 +48,11 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
     of the catalog's other recipes to generated/ here, those of a recipe file to kernels/ beside it;
     --out names another folder. A muGraph that no block of the architecture has room for is kept as
     it was proved, in a file that ends in .mugraph.json, and the exit code is 3. All files are
-    written at the end, each whole.
+    written at the end, each whole. `mirage-kernels compile` makes those of another folder ready for
+    `mirage_kernels.load`, without a build of the library.
+
+    --model reads a Hugging Face config.json, or knows some models by name, and generates what their
+    decode step needs on one of --tp GPUs and is not there yet; `list --model` shows it.
 
     FILE.py:NAME is a PyTorch function or module (docs/from_torch.md). It is cut into kernels and
     operators that PyTorch runs itself, and `mirage-kernels compile` makes a program of them.
@@ -55,7 +61,13 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
       mirage-kernels generate rms_norm_linear
       mirage-kernels generate rms_norm_linear --shape K=4096,N=6144 --dtype fp16 --dry-run
       mirage-kernels generate path/to/my_recipe.py --shape K=1024,N=512
+      mirage-kernels generate rms_norm_linear --shape K=5120,N=7168 --out mine
+      mirage-kernels generate --model path/to/config.json --tp 8 --dtype bf16 --out mine
     """
+    if arguments.model:
+        return generate_model(arguments, terminal)
+    if arguments.recipe is None:
+        raise MirageError("generate takes a recipe, a file or a model", "RECIPE, or --model NAME")
     function = given.function(arguments.recipe)
     folder = given.output_folder(arguments.out, arguments.recipe, arguments.arch)
     if function is not None:
@@ -83,10 +95,20 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
         written = write([result for result, _ in made], folder)
     _report(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
+    if any(not result.record.no_plan for result, _ in made):
+        terminal.line(f"next: {next_step(folder, [source.name])}")
     terminal.document(
         {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
     )
     return NOT_EMITTED if any(result.record.no_plan for result, _ in made) else 0
+
+
+def next_step(folder: Path, recipes: Sequence[str]) -> str:
+    """Return the command that compiles what was written."""
+    if folder.resolve() == given.package_kernels().resolve():
+        names = " ".join(dict.fromkeys(recipes))
+        return f'make extension KERNELS="{names}" (this checkout), or make wheel'
+    return f"mirage-kernels compile {shlex.quote(str(folder))}"
 
 
 def _generate_function(
@@ -115,9 +137,9 @@ def _generate_function(
                 write_program(program.document, folder),
             ]
     if made:
-        _rows(made, terminal)
+        print_kernels(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
-    terminal.line(f"next: mirage-kernels compile {folder}")
+    terminal.line(f"next: mirage-kernels compile {shlex.quote(str(folder))}")
     terminal.document(
         {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
     )
@@ -205,11 +227,11 @@ def _report(made: Sequence[Made], terminal: Terminal) -> None:
         others = Counter(line.strip() for line in made[0][0].report.alternatives)
         for line, count in others.items():
             terminal.line(f"  also proved: {line}" + (f"; {count} of these" if count > 1 else ""))
-    _rows(made, terminal)
+    print_kernels(made, terminal)
 
 
-def _rows(made: Sequence[Made], terminal: Terminal) -> None:
-    """Print a row per kernel."""
+def print_kernels(made: Sequence[Made], terminal: Terminal) -> None:
+    """Print a row per kernel, and which could not be emitted."""
     rows = [
         {
             "kernel": result.request.name,
@@ -324,7 +346,8 @@ def _row(data: dict[str, Any]) -> dict[str, str]:
 VERBS = {
     "generate": (
         generate,
-        argument("recipe", "RECIPE|FILE", "a recipe's name, or a file that defines one"),
+        argument("recipe", "RECIPE|FILE", "a recipe's name, or a file that defines one", nargs="?"),
+        *(given.MODEL, given.TP, given.SEPARATE),
         *(given.DTYPES, given.SHAPES, given.ARCH, given.JOBS, given.STORE),
         argument("--out", "DIR", "folder to write to: DIR/sm_90a/..."),
         argument("--catalog", "FILE", "measured knobs (default: DIR/catalog.json, then ours)"),

@@ -15,6 +15,7 @@ from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands import extension
 from mirage_kernels.generator.commands.arguments import argument, flag
+from mirage_kernels.generator.commands.models import list_model
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.ir import to_text
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
@@ -39,7 +40,13 @@ def list_all(arguments: argparse.Namespace, terminal: Terminal) -> int:
     architecture's kernels are planned for the GPU beside it; "tuned" counts those whose own times
     are in the catalog, and the last column says how far the kernels that are shipped for it have
     been tried.
+
+    --model lists what a model's decode step needs on one of --tp GPUs: kernels that the extension
+    holds (compiled) or the folder (emitted), those that `generate --model` makes (missing), and
+    steps that no recipe computes yet.
     """
+    if arguments.model:
+        return list_model(arguments, terminal)
     recipes = catalog().values()
     records = {} if arguments.recipes else emitted(given.kernels_folder(arguments.kernels))
     document: dict[str, object] = {"recipes": [_recipe_json(recipe) for recipe in recipes]}
@@ -235,7 +242,7 @@ VERBS = {
     "list": (
         list_all,
         flag("--recipes", "only the recipes and their shapes"),
-        *(given.KERNELS, given.JSON),
+        *(given.MODEL, given.TP, given.SEPARATE, given.ARCH, given.KERNELS, given.JSON),
     ),
     "show": (
         show,

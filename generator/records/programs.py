@@ -1,20 +1,65 @@
-"""Kernels as programs, whatever their schedule: the text of a shared object called by name."""
+"""Kernels as shared objects: what is compiled so that programs and ops of the library find them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage_kernels.generator.emit.cuda import Entry, emit_table
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import Roles
+from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.sources import plan_of
 from mirage_kernels.generator.schedules.general import GeneralRoles
 from mirage_kernels.generator.tiles.launch import Launcher, quoted
 
 
-def program_source(record: KernelRecord) -> str:
-    """Return the text beside a kernel's source that makes a program of it; it includes that.
+@dataclass(frozen=True)
+class ObjectText:
+    """A text beside a kernel's source, which it includes, and sources to compile with it."""
 
-    Raises PlanError as `program_entry` does.
+    text: str
+    beside: tuple[str, ...] = ()  # relative to the text
+    serves_op: bool = False  # the ops of the library dispatch to it
+    uses_cute: bool = False
+
+
+def object_text(record: KernelRecord) -> ObjectText:
+    """Return what makes a shared object of a kernel.
+
+    A kernel of the catalog exports its rows of the dispatch table, for the library's ops; one that
+    takes plain tensors is a program, called by name. Raises PlanError for one that is neither.
     """
-    return f'#include "{record.stem}.cu"\n{program_entry(record)}'
+    include = f'#include "{record.stem}.cu"\n'
+    if isinstance(record.roles, GeneralRoles):
+        return ObjectText(include, uses_cute=True)
+    entries = plan_of(record).entries(record) if _is_of_the_catalog(record) else []
+    texts = [program_entry(record)] if _is_program(record) else []
+    texts += [_rows(record, entries)] if entries else []
+    if not texts:
+        raise PlanError(
+            f"{record.recipe} {record.stem} reads a cache, and no op of the library dispatches to "
+            "this recipe"
+        )
+    others = (e.recipe for e in entries if e.recipe != record.recipe)
+    beside = tuple(f"../{recipe}/{record.stem}.cu" for recipe in others)
+    return ObjectText(include + "".join(texts), beside, serves_op=bool(entries))
+
+
+def _is_of_the_catalog(record: KernelRecord) -> bool:
+    """Say whether a record is of the catalog's recipe, not of another one with the same name."""
+    recipe = catalog().get(record.recipe)
+    inputs = {node.name for node in record.graph.of("input")}
+    return recipe is not None and recipe.summary == record.summary and inputs == {*recipe.inputs}
+
+
+def _is_program(record: KernelRecord) -> bool:
+    return isinstance(record.roles, Roles) and not record.stacked
+
+
+def _rows(record: KernelRecord, entries: Sequence[Entry]) -> str:
+    return f'{emit_table(record.arch, entries)}#include "rows.h"\n\nMIRAGE_EXPORT_ROWS\n'
 
 
 def program_entry(record: KernelRecord) -> str:
@@ -25,7 +70,7 @@ def program_entry(record: KernelRecord) -> str:
     """
     if isinstance(record.roles, GeneralRoles):
         return ""
-    if not isinstance(record.roles, Roles) or record.stacked:
+    if not _is_program(record):
         raise PlanError(f"{record.recipe} {record.stem} is called through an op of the library")
     about = {"name": record.recipe, "arch": record.arch, "layout": "rows"}
     symbol = f"{record.recipe}_{record.stem}"

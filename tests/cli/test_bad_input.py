@@ -47,7 +47,7 @@ BAD_COMMANDS = [
     (("frobnicate",), "there is no verb 'frobnicate'", "verbs: generate"),
     (("generat", "x"), "there is no verb 'generat'", "did you mean `mirage-kernels generate`"),
     (("--frob",), "--frob", "--help"),
-    (("generate",), "required: RECIPE", "`mirage-kernels generate --help`"),
+    (("generate",), "generate takes a recipe, a file or a model", "RECIPE, or --model NAME"),
     ((*GENERATE, "--frob"), "--frob", "`mirage-kernels generate --help`"),
     (("generate", "batch_norm"), "no recipe called 'batch_norm'", "nearest: layer_norm, "),
     ((*GENERATE, "--shape", "K4096"), "'K4096'", "--shape K=...,N=..."),

@@ -139,13 +139,13 @@ def test_without_nvcc_the_row_says_so_and_nothing_is_written(
     mirage_kernels, stand_ins, workplace: Path
 ) -> None:
     def find_toolchain() -> None:
-        raise ToolchainError("no CUDA compiler", "`pip install --group nvcc` brings one")
+        raise ToolchainError("no CUDA compiler", "`pip install 'mirage-kernels[nvcc]'` brings one")
 
     stand_ins.setattr(run_verb, "find_toolchain", find_toolchain)
     outcome = mirage_kernels("run", "rms_norm_linear")
     assert outcome.code == 2
     assert "FAILED compiled extension: no CUDA compiler" in outcome.out
-    assert "hint: `pip install --group nvcc`" in outcome.out
+    assert "hint: `pip install 'mirage-kernels[nvcc]'`" in outcome.out
     assert "Traceback" not in outcome.err
     assert list(workplace.iterdir()) == []
 

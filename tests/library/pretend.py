@@ -13,6 +13,7 @@ from mirage_kernels.generator.build.toolchain import find_toolchain
 ROOT = compiler.ROOT
 HERE = Path(__file__).parent / "pretended"
 STAND_INS = {"device.cpp", "floor.cpp"}
+LOADED = HERE / "loaded.cpp"  # no part of the extension
 
 
 def has_sources() -> bool:
@@ -27,7 +28,8 @@ def what_calls_print(package: Path) -> dict[str, str]:
         (package / path.name).symlink_to(path)
     compile_into(package / "_C.abi3.so")
     environment = os.environ | {"PYTHONPATH": str(package.parent)}
-    program = [sys.executable, str(HERE / "calls.py")]
+    compile_loaded(package.parent / "loaded" / "kernels.so")
+    program = [sys.executable, str(HERE / "calls.py"), str(package.parent / "loaded")]
     ran = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     parts = (part.partition("\n") for part in ran.stdout.split("# ")[1:])
@@ -44,9 +46,22 @@ def compile_into(out: Path) -> None:
         *("-isystem", str(toolchain.cuda_include_dir)),
         *("-isystem", f"{toolchain.torch_dir}/include"),
         *(f"-DTORCH_TARGET_VERSION={compiler.TORCH_TARGET_VERSION}", "-DTORCH_STABLE_ONLY"),
-        *map(str, [*sources, *sorted(HERE.glob("*.cpp"))]),
+        *map(str, [*sources, *(p for p in sorted(HERE.glob("*.cpp")) if p != LOADED)]),
         *("-o", str(out), f"-L{toolchain.torch_dir}/lib", "-Wl,--no-as-needed"),
         *("-ltorch", "-ltorch_cpu"),
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def compile_loaded(out: Path, *options: str, csrc: Path = ROOT / "csrc") -> None:
+    """Compile kernels that an installed library loads."""
+    toolchain = find_toolchain()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        *(str(toolchain.cxx), "-O0", "-std=c++17", "-shared", "-fPIC", "-Wl,-Bsymbolic"),
+        *(f"-I{csrc}", "-isystem", str(toolchain.cuda_include_dir), *options),
+        *("-o", str(out), str(LOADED)),
     ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from mirage_kernels import kernel_table
 from mirage_kernels.generator.build import compile as compiler
-from mirage_kernels.generator.build.selection import core, features_of, selected
+from mirage_kernels.generator.build.selection import core, features_of, selected, version_label
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.records.sources import table_of
@@ -40,7 +40,7 @@ def test_the_core_set_serves_every_recipe_with_every_device_file() -> None:
 
 
 def test_a_selection_compiles_and_lists_its_kernels_alone() -> None:
-    chosen = selected(["rms_norm_linear/K4096_*_fp16", "layer_norm"], "sm_90a", KERNELS)
+    chosen = selected(["rms_norm_linear/K4096_N[46]???_fp16", "layer_norm"], "sm_90a", KERNELS)
     names = sorted(f"{p.parent.name}/{p.stem}" for p in chosen.cuda)
     assert names == [
         *(f"layer_norm/K4096_{dtype}" for dtype in ("bf16", "fp16")),
@@ -61,3 +61,13 @@ def test_the_extension_holds_committed_kernels() -> None:
     sources = (KERNELS / kernel_table()[0].arch).glob("*/*.cu")
     names = {f"{path.parent.name}/{path.stem}" for path in sources}
     assert {entry.name for entry in kernel_table()} <= names
+
+
+def test_wheels_of_other_kernels_have_other_versions() -> None:
+    some, more = (
+        version_label(only, "sm_90a", KERNELS) for only in (["layer_norm"], ["layer_norm", "gqa"])
+    )
+    assert version_label([], "sm_90a", KERNELS) == "sm90a"
+    assert re.fullmatch(r"sm90a\.k[0-9a-f]{8}", some)
+    assert some != more
+    assert version_label(["layer_norm/*", "layer_norm"], "sm_90a", KERNELS) == some

@@ -1,5 +1,5 @@
 // mirage-kernels generate rms_norm_linear --arch sm_90a --dtype fp16 --shape K=4096,N=128256
-// Shape   Llama-3.1-8B lm_head
+// Shape   Llama-3.1-8B lm_head, TP 1
 // Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-56.8.
 #include "../../forms/rms_norm_linear/cluster_split_k_fp16.cuh"
 #include "../../forms/rms_norm_linear/sliced_k_fp16.cuh"

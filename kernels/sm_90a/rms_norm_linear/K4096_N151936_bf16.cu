@@ -1,5 +1,5 @@
 // mirage-kernels generate rms_norm_linear --arch sm_90a --dtype bf16 --shape K=4096,N=151936
-// Shape   Qwen3-8B lm_head
+// Shape   Qwen3-8B lm_head, TP 1
 // Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-56.8.
 #include "../../forms/rms_norm_linear/register_operand.cuh"
 #include "../../forms/rms_norm_linear/sliced_k_bf16.cuh"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -98,9 +100,24 @@ CALLS = {
 
 CALLS |= ATTENTION | APPEND
 
-for name, call in CALLS.items():
-    print(f"# {name}", flush=True)
-    try:
-        call()
-    except RuntimeError as error:
-        print(error, flush=True)
+# After `mirage_kernels.load`.
+LOADED = {
+    "a size that was loaded": partial(mk.rms_norm, filled(1, 3, 40), filled(2, 40)),
+    "loaded in place of the build's own": partial(mk.rms_norm, x, norm_weight),
+    "attention that was loaded": partial(mk.gqa, *(filled(1, 2, 8, 1, 72) for _ in range(3))),
+    "not loaded": partial(mk.ntrans, residual, wide[:, :K], norm_weight),
+}
+
+
+def tell(calls: Mapping[str, Callable[[], object]]) -> None:
+    for name, call in calls.items():
+        print(f"# {name}", flush=True)
+        try:
+            call()
+        except RuntimeError as error:
+            print(error, flush=True)
+
+
+tell(CALLS)
+mk.load(sys.argv[1])
+tell(LOADED)

@@ -1,0 +1,122 @@
+// mirage-kernels generate geglu_mlp
+// Schedule  register-operand wgmma: tokens are the A operand in registers, weights are read from
+//           shared memory.
+// Formula   [M, N] = gelu_tanh(linear(x, gate_weight)) * linear(x, up_weight)
+#pragma once
+
+#include "tile/register_operand/reduce.cuh"
+#include "tile/tile.cuh"
+#include "variants.h"
+
+namespace mirage::generated {
+namespace {
+
+// Many tokens: they are the A operand of wgmma, in registers.
+template <class Config>
+struct RegisterOperandPlan : Config {
+  using Element = typename Config::T;
+  static constexpr int kDepth = Config::K, kRowTensors = 2;
+  static constexpr int kProducts = 2;
+  static constexpr int kInner = 0;
+  static constexpr int kExtraBytes = 0;
+};
+template <class Config>
+using RegisterOperandBlock = tile::RegisterOperandBlock<RegisterOperandPlan<Config>>;
+
+// Shared memory beside the pipeline, and in its place after the loop.
+template <class Config>
+struct RegisterOperandMap {
+  using Block = RegisterOperandBlock<Config>;
+  using UpProduct = tile::RegisterOperandReduction<Block>;
+  using GateProduct = tile::RegisterOperandReduction<Block>;
+  using Staging = tile::RegisterOperandStaging<Block>;
+  static constexpr int kUpProductAt = 0;
+  static constexpr int kGateProductAt = kUpProductAt + UpProduct::kBytes;
+  static constexpr int kStagingAt = kGateProductAt + GateProduct::kBytes;
+  static_assert(kStagingAt + Staging::kBytes <= Block::kPipelineBytes);
+};
+
+template <class Config>
+__global__ void __launch_bounds__(RegisterOperandBlock<Config>::kThreads, 1)
+    geglu_mlp_register_operand(const __grid_constant__ tile::TmaArgs<3> given) {
+  using T = typename Config::T;
+  constexpr int N = Config::N;
+  using Block = RegisterOperandBlock<Config>;
+  using Shared = RegisterOperandMap<Config>;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];
+  char* const shared = stages;
+  tile::launch_dependents();
+  const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
+  block.begin();
+
+  const LaunchArgs& args = given.call;
+  T* out = static_cast<T*>(args.outputs[0]);  // [M, N]
+  const int M = static_cast<int>(args.dims[0]);
+  const int tile_row = blockIdx.x / Block::kBlocks * Block::kRows;
+  const int first_row = tile_row + Block::rank() * Block::kOwnRows;
+  const int first_token = blockIdx.y * Block::kTokens;
+
+  tile::SwappedAccum<Block::kRows> up_product;    // [M, N]
+  tile::SwappedAccum<Block::kRows> gate_product;  // [M, N]
+
+  if (block.is_producer()) {
+    const auto prefetch_weights = [&](int k) {
+      tile::prefetch_tile(given.maps[1], tile_row, k);
+      tile::prefetch_tile(given.maps[2], tile_row, k);
+    };
+    const auto copy_weights = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);
+      tile::copy_tile(buffer.rows(1), given.maps[2], tile_row, k, buffer.full);
+    };
+    const auto copy_tokens = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);
+    };
+    block.copy(args.constant_weights, prefetch_weights, copy_weights, copy_tokens);
+    return;
+  }
+  tile::multiply_register_operand(block, [&](const auto& step) {
+    const auto x_tile = step.tokens();                       // [M, K]
+    const auto gate_weight_tile = step.rows(0);              // [N, K]
+    const auto up_weight_tile = step.rows(1);                // [N, K]
+    tile::contract(up_product, up_weight_tile, x_tile);      // [M, N]
+    tile::contract(gate_product, gate_weight_tile, x_tile);  // [M, N]
+  });
+  tile::end_loop(block);
+
+  auto up_product_parts = tile::store_partials(block, shared + Shared::kUpProductAt, 0, up_product);
+  auto gate_product_parts =
+      tile::store_partials(block, shared + Shared::kGateProductAt, 1, gate_product);
+  tile::sync_workers(block);
+  tile::add_partials(block, shared + Shared::kUpProductAt, 0, up_product_parts);
+  tile::add_partials(block, shared + Shared::kGateProductAt, 1, gate_product_parts);
+
+  const tile::OutputTile out_tile{first_row, N, first_token, M};
+  const auto finish = [&](tile::OwnedElement e) {
+    const float up_product_total = tile::sum_over_warps(up_product_parts, e);      // [M, N]
+    const float gate_product_total = tile::sum_over_warps(gate_product_parts, e);  // [M, N]
+    const float gelu_tanh_gate_product = tile::gelu_tanh(gate_product_total);      // [M, N]
+    const float up_product_times_gelu_tanh_gate_product =
+        tile::mul(up_product_total, gelu_tanh_gate_product);
+    tile::store(out, out_tile, e, up_product_times_gelu_tanh_gate_product);  // [M, N]
+  };
+  tile::for_each_owned_row(block, shared + Shared::kStagingAt, out_tile, out, finish);
+}
+
+template <class... Knobs>
+cudaError_t launch(RegisterOperand<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = RegisterOperand<Knobs...>;
+  using T = typename Config::T;
+  constexpr int K = Config::K, N = Config::N;
+  using Block = RegisterOperandBlock<Config>;
+  const int64_t tokens = args.dims[0];
+  const tile::TiledTensor tensors[] = {
+      {{args.inputs[0], tokens, K, args.row_strides[0]}, tile::token_lines<Block>(tokens)},
+      {{args.inputs[1], N, K, K}, Block::kRows},  // gate_weight
+      {{args.inputs[2], N, K, K}, Block::kRows},  // up_weight
+  };
+  const tile::Grid grid = tile::tma_grid<Block>(tokens, N, Block::kBlocks, Block::kBlocks);
+  return tile::launch_tma<T>(geglu_mlp_register_operand<Config>, grid, args, tensors, stream);
+}
+
+}  // namespace
+}  // namespace mirage::generated

@@ -1,0 +1,129 @@
+// mirage-kernels generate rms_norm_geglu_mlp
+// Schedule  cluster split-K: two blocks of a cluster share rows and split the depth.
+// Formula   [M, N] = gelu_tanh(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)
+#pragma once
+
+#include "tile/cluster_split_k/reduce.cuh"
+#include "tile/cluster_split_k/steps.cuh"
+#include "tile/tile.cuh"
+#include "variants.h"
+
+namespace mirage::generated {
+namespace {
+
+// Many tokens: the two blocks of a cluster share rows and split the depth.
+template <class Config>
+struct ClusterSplitKPlan : Config {
+  using Element = typename Config::T;
+  static constexpr int kDepth = Config::K, kRowTensors = 2, kVectors = 1;
+  static constexpr bool kTransforms = true, kRewrites = false;
+  static constexpr int kProducts = 2, kTokenSums = 1;
+};
+template <class Config>
+using ClusterSplitKBlock = tile::ClusterSplitKBlock<ClusterSplitKPlan<Config>>;
+
+template <class Config>
+__global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
+    __launch_bounds__(ClusterSplitKBlock<Config>::kThreads, 1)
+        rms_norm_geglu_mlp_cluster_split_k(const __grid_constant__ tile::TmaArgs<3> given) {
+  using T = typename Config::T;
+  constexpr int K = Config::K, N = Config::N;
+  using Block = ClusterSplitKBlock<Config>;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];
+  char* const shared = stages;
+  tile::launch_dependents();
+  const Block block{shared, tile::cluster_rank(), tile::token_lines<Block>(given.call.dims[0])};
+  block.begin();
+
+  const LaunchArgs& args = given.call;
+  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
+  T* out = static_cast<T*>(args.outputs[0]);                     // [M, N]
+  const int M = static_cast<int>(args.dims[0]);
+  const float eps = args.scalars[0];
+  const int first_row = blockIdx.x / tile::kClusterBlocks * Block::kRows;
+  const int first_token = blockIdx.y * Block::kTokens;
+
+  tile::TokenPartial<Block::kTokens / tile::kGroupWarps> x_squared;    // [M]
+  tile::WideAccum<Block::kTiles, Block::kTokens> scaled_up_product;    // [M, N]
+  tile::WideAccum<Block::kTiles, Block::kTokens> scaled_gate_product;  // [M, N]
+
+  if (block.is_producer()) {
+    const auto copy_vectors = [&](int k) { block.copy_vector(0, norm_weight, k); };
+    const auto prefetch_weights = [&](int k) {
+      tile::prefetch_tile(given.maps[1], first_row, k);
+      tile::prefetch_tile(given.maps[2], first_row, k);
+    };
+    const auto copy_weights = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.rows(0), given.maps[1], first_row, k, buffer.full);
+      tile::copy_tile(buffer.rows(1), given.maps[2], first_row, k, buffer.full);
+    };
+    const auto copy_tokens = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);
+    };
+    block.copy(args.constant_weights, prefetch_weights, copy_vectors, copy_weights, copy_tokens);
+    return;
+  }
+  if (block.transforms()) {
+    tile::transform_tokens(block, false, [&](const auto& step) {
+      const auto x_tile = step.tokens();                              // [M, K]
+      const auto x_squared_terms = tile::mul<float>(x_tile, x_tile);  // [M, K]
+      tile::sum_depth(x_squared, x_squared_terms);                    // [M]
+    });
+  } else {
+    tile::multiply(block, true, [&](const auto& step) {
+      const auto x_tile = step.token_tma();                                              // [M, K]
+      const auto norm_weight_tile = step.vector(0);                                      // [K]
+      const auto gate_weight_tile = step.rows(0);                                        // [N, K]
+      const auto up_weight_tile = step.rows(1);                                          // [N, K]
+      const auto scaled_up_weight = tile::mul<T>(up_weight_tile, norm_weight_tile);      // [K, N]
+      tile::contract(scaled_up_product, scaled_up_weight, x_tile);                       // [M, N]
+      const auto scaled_gate_weight = tile::mul<T>(gate_weight_tile, norm_weight_tile);  // [K, N]
+      tile::contract(scaled_gate_product, scaled_gate_weight, x_tile);                   // [M, N]
+    });
+  }
+
+  const auto x_squared_parts = tile::store_partials(block, 0, x_squared);
+  auto scaled_up_product_parts = tile::store_partials(block, 0, scaled_up_product);
+  auto scaled_gate_product_parts = tile::store_partials(block, 1, scaled_gate_product);
+  tile::wait_for_partials(block);
+  if (!block.finishes(M - first_token)) return;
+  tile::add_partials(block, 0, scaled_up_product_parts);
+  tile::add_partials(block, 1, scaled_gate_product_parts);
+
+  const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
+  const auto finish = [&](tile::OwnedElement e) {
+    const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);  // [M]
+    const float mean_x_squared = tile::div(x_squared_total, K);              // [M]
+    const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);    // [M]
+    const float root = tile::sqrt(mean_x_squared_plus_eps);                  // [M]
+    const float scaled_up_product_total = tile::sum_over_warps(scaled_up_product_parts, e);
+    const float scaled_gate_product_total = tile::sum_over_warps(scaled_gate_product_parts, e);
+    const float normed_scaled_up_product = tile::div(scaled_up_product_total, root);      // [M, N]
+    const float normed_scaled_gate_product = tile::div(scaled_gate_product_total, root);  // [M, N]
+    const float gelu_tanh = tile::gelu_tanh(normed_scaled_gate_product);                  // [M, N]
+    const float normed_scaled_up_product_times_gelu_tanh =
+        tile::mul(normed_scaled_up_product, gelu_tanh);
+    tile::store(out, out_tile, e, normed_scaled_up_product_times_gelu_tanh);  // [M, N]
+  };
+  tile::for_each_owned(block, out_tile, out, finish);
+}
+
+template <class... Knobs>
+cudaError_t launch(ClusterSplitK<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = ClusterSplitK<Knobs...>;
+  using T = typename Config::T;
+  constexpr int K = Config::K, N = Config::N;
+  using Block = ClusterSplitKBlock<Config>;
+  const int64_t tokens = args.dims[0];
+  const tile::TiledTensor tensors[] = {
+      {{args.inputs[0], tokens, K, args.row_strides[0]}, tile::token_lines<Block>(tokens)},
+      {{args.inputs[2], N, K, K}, Block::kRows},  // gate_weight
+      {{args.inputs[3], N, K, K}, Block::kRows},  // up_weight
+  };
+  const tile::Grid grid = tile::tma_grid<Block>(tokens, N, tile::kClusterBlocks);
+  return tile::launch_tma<T>(rms_norm_geglu_mlp_cluster_split_k<Config>, grid, args, tensors,
+                             stream);
+}
+
+}  // namespace
+}  // namespace mirage::generated

@@ -1,0 +1,106 @@
+# mirage-kernels generate rms_norm_geglu_mlp
+# Schedule  tiles chosen for the extents of a call, any extents, any strides.
+# Formula   [M, N] = gelu_tanh(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _rms_norm_geglu_mlp(
+    x_ptr,
+    norm_weight_ptr,
+    gate_weight_ptr,
+    up_weight_ptr,
+    out_ptr,
+    x_strides,
+    norm_weight_strides,
+    gate_weight_strides,
+    up_weight_strides,
+    out_strides,
+    eps,
+    M,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STEP_K: tl.constexpr,
+):
+    block = tl.program_id(0).to(tl.int64)
+    offs_n = block % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_m = block // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
+    storage = x_ptr.dtype.element_ty
+    x_squared_total = tl.full((BLOCK_M,), 0.0, tl.float32)
+    scaled_up_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
+    scaled_gate_product_total = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
+    for first in range(0, K, STEP_K):
+        step_k = first + tl.arange(0, STEP_K).to(tl.int64)
+        x_tile = tl.load(
+            x_ptr + offs_m[:, None] * x_strides[0] + step_k[None, :] * x_strides[1],
+            mask=(offs_m[:, None] < M) & (step_k[None, :] < K),
+            other=0,
+        )
+        norm_weight_tile = tl.load(
+            norm_weight_ptr + step_k * norm_weight_strides[0], mask=step_k < K, other=0
+        )
+        gate_weight_tile = tl.load(
+            gate_weight_ptr
+            + offs_n[None, :] * gate_weight_strides[0]
+            + step_k[:, None] * gate_weight_strides[1],
+            mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
+            other=0,
+        )
+        up_weight_tile = tl.load(
+            up_weight_ptr
+            + offs_n[None, :] * up_weight_strides[0]
+            + step_k[:, None] * up_weight_strides[1],
+            mask=(step_k[:, None] < K) & (offs_n[None, :] < N),
+            other=0,
+        )
+        x_squared_total += tl.sum(x_tile.to(tl.float32) * x_tile.to(tl.float32), axis=1)
+        step_made = norm_weight_tile.to(tl.float32)[:, None] * up_weight_tile.to(tl.float32)
+        scaled_up_weight = step_made.to(storage)
+        scaled_up_product_total = tl.dot(x_tile, scaled_up_weight, scaled_up_product_total)
+        step_made = norm_weight_tile.to(tl.float32)[:, None] * gate_weight_tile.to(tl.float32)
+        scaled_gate_weight = step_made.to(storage)
+        scaled_gate_product_total = tl.dot(x_tile, scaled_gate_weight, scaled_gate_product_total)
+    mean_x_squared = x_squared_total / (K * 1.0)
+    mean_x_squared_plus_eps = eps + mean_x_squared
+    root = tl.sqrt(mean_x_squared_plus_eps)
+    normed_scaled_up_product = scaled_up_product_total / root[:, None]
+    normed_scaled_gate_product = scaled_gate_product_total / root[:, None]
+    gelu_tanh = normed_scaled_gate_product * tl.sigmoid(
+        normed_scaled_gate_product
+        * (1.59576912 + 0.0713548163 * normed_scaled_gate_product * normed_scaled_gate_product),
+    )
+    normed_scaled_up_product_times_gelu_tanh = normed_scaled_up_product * gelu_tanh
+    tl.store(
+        out_ptr + offs_m[:, None] * out_strides[0] + offs_n[None, :] * out_strides[1],
+        normed_scaled_up_product_times_gelu_tanh.to(out_ptr.dtype.element_ty),
+        mask=(offs_m[:, None] < M) & (offs_n[None, :] < N),
+    )
+
+
+def rms_norm_geglu_mlp(x, norm_weight, gate_weight, up_weight, eps):
+    """Return out [M, N]."""
+    M, K = x.shape
+    N = gate_weight.shape[0]
+    for name, tensor, shape in (
+        ("x", x, (M, K)),
+        ("norm_weight", norm_weight, (K,)),
+        ("gate_weight", gate_weight, (N, K)),
+        ("up_weight", up_weight, (N, K)),
+    ):
+        if tensor.shape != shape:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}; {shape} works")
+    BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))
+    BLOCK_N = max(16, min(64, triton.next_power_of_2(N)))
+    STEP_K = max(16, min(128, 8192 // max(BLOCK_M, BLOCK_N), triton.next_power_of_2(K)))
+    out = x.new_empty((M, N))
+    elements = max(BLOCK_M * BLOCK_N, BLOCK_N * STEP_K)
+    warps = 4 if elements <= 8192 else 8 if elements <= 32768 else 16
+    grid = (triton.cdiv(N, BLOCK_N) * triton.cdiv(M, BLOCK_M),)
+    tensors = (x, norm_weight, gate_weight, up_weight, out)
+    numbers = (eps, M, K, N, BLOCK_M, BLOCK_N, STEP_K)
+    _rms_norm_geglu_mlp[grid](*tensors, *(t.stride() for t in tensors), *numbers, num_warps=warps)
+    return out

@@ -1,0 +1,22 @@
+// mirage-kernels generate geglu_mlp --arch sm_90a --dtype fp16 --shape K=3840,N=15360
+// Shape   Gemma-3-12B, TP 1
+// Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-57.3.
+#include "../../forms/geglu_mlp/register_operand.cuh"
+#include "../../forms/geglu_mlp/sliced_k.cuh"
+
+namespace mirage::generated {
+namespace {
+
+MIRAGE_SHAPE(__half, K = 3840, N = 15360)
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<64>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<64>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo32M = RegisterOperand<Shape, Tokens<32>, Rows<64>, Stages<2>, Groups<2>, Blocks<1>>;
+using AnyM =
+    RegisterOperand<Shape, Tokens<64>, Rows<64>, Stages<2>, Groups<2>, Blocks<1>, Barriers<2>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
+
+}  // namespace
+
+MIRAGE_KERNEL(geglu_mlp_K3840_N15360_fp16, {1, Shape::K}, {2, Shape::K})
+
+}  // namespace mirage::generated

@@ -1,0 +1,17 @@
+// mirage-kernels generate rms_norm --arch sm_90a --dtype fp16 --shape K=3072
+// Shape   Llama-3.2-3B (weight_offset is 0)
+// Proved  4 random draws over finite fields; a wrong muGraph passes with probability <= 2^-57.3.
+#include "../../forms/rms_norm/row_wise.cuh"
+
+namespace mirage::generated {
+namespace {
+
+MIRAGE_SHAPE(__half, K = 3072)
+using AnyM = RowWise<Shape, Warps<4>>;
+using Variants = Kernels<Any<AnyM>>;
+
+}  // namespace
+
+MIRAGE_KERNEL(rms_norm_K3072_fp16)
+
+}  // namespace mirage::generated

@@ -1,0 +1,17 @@
+// mirage-kernels generate rms_norm --arch sm_90a --dtype bf16 --shape K=5120
+// Shape   Qwen3-32B (weight_offset is 0)
+// Proved  4 random draws over finite fields; a wrong muGraph passes with probability <= 2^-57.3.
+#include "../../forms/rms_norm/row_wise.cuh"
+
+namespace mirage::generated {
+namespace {
+
+MIRAGE_SHAPE(__nv_bfloat16, K = 5120)
+using AnyM = RowWise<Shape, Warps<8>>;
+using Variants = Kernels<Any<AnyM>>;
+
+}  // namespace
+
+MIRAGE_KERNEL(rms_norm_K5120_bf16)
+
+}  // namespace mirage::generated

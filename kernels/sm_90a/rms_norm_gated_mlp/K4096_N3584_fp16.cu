@@ -1,0 +1,20 @@
+// mirage-kernels generate rms_norm_gated_mlp --arch sm_90a --dtype fp16 --shape K=4096,N=3584
+// Shape   Llama-3-8B, TP 4
+// Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-55.
+#include "../../forms/rms_norm_gated_mlp/sliced_k_fp16.cuh"
+
+namespace mirage::generated {
+namespace {
+
+MIRAGE_SHAPE(__half, K = 4096, N = 3584)
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<2>, Stages<2>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<32>, Warps<8>, Chunks<2>, Stages<2>>;
+using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<32>, Warps<8>, Chunks<2>, Stages<2>>;
+using AnyM = SlicedK<Shape, Tokens<64>, Rows<32>, Warps<8>, Chunks<1>, Stages<3>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
+
+}  // namespace
+
+MIRAGE_KERNEL(rms_norm_gated_mlp_K4096_N3584_fp16, {2, Shape::K}, {3, Shape::K})
+
+}  // namespace mirage::generated

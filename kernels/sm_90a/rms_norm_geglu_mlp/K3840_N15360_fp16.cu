@@ -1,0 +1,22 @@
+// mirage-kernels generate rms_norm_geglu_mlp --arch sm_90a --dtype fp16 --shape K=3840,N=15360
+// Shape   Gemma-3-12B, TP 1
+// Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-55.
+#include "../../forms/rms_norm_geglu_mlp/cluster_split_k.cuh"
+#include "../../forms/rms_norm_geglu_mlp/sliced_k_fp16.cuh"
+
+namespace mirage::generated {
+namespace {
+
+MIRAGE_SHAPE(__half, K = 3840, N = 15360)
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<64>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<64>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<40>, Warps<4>, Chunks<2>, Stages<3>>;
+using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<128>, Stages<3>, Groups<2>, Turns<1>,
+                           TmaTiles<1>, Sets<1>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
+
+}  // namespace
+
+MIRAGE_KERNEL(rms_norm_geglu_mlp_K3840_N15360_fp16, {2, Shape::K}, {3, Shape::K})
+
+}  // namespace mirage::generated

@@ -1,0 +1,17 @@
+// mirage-kernels generate silu_and_mul --arch sm_90a --dtype bf16 --shape N=18944
+// Shape   Qwen2.5-7B, TP 1
+// Proved  4 random draws over finite fields; a wrong muGraph passes with probability <= 2^-58.8.
+#include "../../forms/silu_and_mul/elementwise.cuh"
+
+namespace mirage::generated {
+namespace {
+
+MIRAGE_SHAPE(__nv_bfloat16, N = 18944)
+using AnyM = Elementwise<Shape, Warps<3>, Line<592>>;
+using Variants = Kernels<Any<AnyM>>;
+
+}  // namespace
+
+MIRAGE_KERNEL(silu_and_mul_N18944_bf16)
+
+}  // namespace mirage::generated

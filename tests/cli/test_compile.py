@@ -1,0 +1,111 @@
+"""`compile`: what of a folder becomes shared objects, and when one is compiled again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mirage_kernels.generator.build import programs
+from mirage_kernels.generator.commands.arguments import is_checkout, package_kernels
+from mirage_kernels.generator.records.folder import emitted
+from mirage_kernels.generator.records.programs import object_text
+from mirage_kernels.generator.records.record import KernelRecord
+
+pytestmark = pytest.mark.skipif(not is_checkout(), reason="an installed wheel holds no sources")
+
+NVCC = """#!/bin/sh
+[ "$1" = --version ] && echo "Cuda compilation tools, release 13.0, V13.0.88" && exit
+echo "$@" >> "$(dirname "$0")/commands"
+while [ "$1" != -o ]; do shift; done
+cat "$3" > "$2"
+"""
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, KernelRecord]:
+    return emitted(package_kernels(), "sm_90a")
+
+
+@pytest.fixture
+def folder(workplace: Path, record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one kernel, and an nvcc that copies its input."""
+    compiler = workplace / "bin" / "nvcc"
+    compiler.parent.mkdir()
+    compiler.write_text(NVCC)
+    compiler.chmod(0o755)
+    monkeypatch.setattr(programs, "require_nvcc", lambda: compiler)
+    kernels, made = package_kernels(), workplace / "made"
+    shutil.copytree(kernels / "forms" / record.recipe, made / "forms" / record.recipe)
+    (made / "sm_90a" / record.recipe).mkdir(parents=True)
+    for ending in (".json", ".cu"):
+        shutil.copy((kernels / record.path).with_suffix(ending), (made / record.path).parent)
+    return made
+
+
+def test_a_kernel_of_the_catalog_exports_its_row_and_a_program(record: KernelRecord) -> None:
+    made = object_text(record)
+    assert made.text.startswith('#include "K4096_N6144_fp16.cu"\n')
+    assert "MIRAGE_PROGRAM(rms_norm_linear_K4096_N6144_fp16," in made.text
+    assert 'rms_norm_linear, K4096_N6144_fp16, fp16, 64, "", {"K", 4096}' in made.text
+    assert made.text.endswith("MIRAGE_EXPORT_ROWS\n")
+    assert made.serves_op
+
+
+def test_attention_exports_its_row_alone(records: dict[str, KernelRecord]) -> None:
+    text = object_text(records["sm_90a/gqa/D128_fp16.json"]).text
+    assert 'ATTENTION(gqa, D128_fp16, fp16, "", {"D", 128})' in text
+    assert "MIRAGE_PROGRAM" not in text
+
+
+def test_a_kernel_for_stacks_is_compiled_beside_the_plain_one(
+    records: dict[str, KernelRecord],
+) -> None:
+    made = object_text(records["sm_90a/lora_linear_full/K4096_N4096_R16_fp16.json"])
+    assert made.beside == ("../lora_linear_batched/K4096_N4096_R16_fp16.cu",)
+    assert "SPACE(lora_linear_batched, K4096_N4096_R16_fp16" in made.text
+
+
+def test_a_recipe_that_only_has_the_name_of_an_ops_is_a_program(record: KernelRecord) -> None:
+    made = object_text(replace(record, summary="x + 1"))
+    assert not made.serves_op
+    assert "MIRAGE_EXPORT_ROWS" not in made.text
+
+
+def test_what_is_compiled_says_how_it_is_loaded(
+    folder: Path, mirage_kernels: Callable[..., SimpleNamespace]
+) -> None:
+    said = mirage_kernels("compile", str(folder))
+    assert said.code == 0
+    assert "1 kernel in" in said.out
+    assert f'next: mirage_kernels.load("{folder}"), or MIRAGE_KERNELS_PATH={folder}' in said.out
+
+
+def _commands(folder: Path) -> int:
+    return len((folder.parent / "bin/commands").read_text().splitlines())
+
+
+def test_a_kernel_is_compiled_again_only_when_something_in_it_changed(
+    folder: Path, mirage_kernels: Callable[..., SimpleNamespace]
+) -> None:
+    mirage_kernels("compile", str(folder))
+    moved = folder.rename(folder.parent / "moved")
+    assert mirage_kernels("compile", str(moved)).code == 0
+    assert _commands(moved) == 1
+    (form,) = moved.glob("forms/rms_norm_linear/sliced_k_fp16.cuh")
+    form.write_text(form.read_text() + "// changed\n")
+    mirage_kernels("compile", str(moved))
+    assert _commands(moved) == 2
+
+
+def test_a_folder_without_kernels_is_named(
+    workplace: Path, mirage_kernels: Callable[..., SimpleNamespace]
+) -> None:
+    said = mirage_kernels("compile", str(workplace))
+    assert said.code == 2
+    assert "holds no kernels to compile" in said.err
+    assert "`mirage-kernels generate RECIPE|FILE --out DIR` writes them" in said.err
