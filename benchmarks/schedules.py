@@ -27,7 +27,7 @@ from mirage_kernels.generator.bench.workloads.cache import EPS, LATENT, NO_WINDO
 from mirage_kernels.generator.bench.workloads.lists import Workload, kernel_calls, usual
 from mirage_kernels.generator.bench.workloads.tensors import TOKENS, TensorWorkload
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH, ROOT
-from mirage_kernels.generator.build.programs import compile_programs
+from mirage_kernels.generator.build.programs import SharedObject, compile_programs
 from mirage_kernels.generator.commands.bench import document_of, measured_here
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import DType
@@ -68,7 +68,7 @@ def general_record(record: KernelRecord) -> KernelRecord:
 
 def make(records: Sequence[KernelRecord], folder: Path, jobs: int) -> list[Path]:
     """Write general kernels of muGraphs below a folder, compile them and return their objects."""
-    texts = {}
+    wanted = list[SharedObject]()
     for record in records:
         path = folder / record.path
         if path.is_file():
@@ -82,9 +82,10 @@ def make(records: Sequence[KernelRecord], folder: Path, jobs: int) -> list[Path]
             for file, text in general.sources([made]).items():
                 write_whole(folder / file, text)
             write_whole(path, made.text())
-        texts[path.with_suffix(".so").resolve()] = object_text(made).text
+        out, text = path.with_suffix(".so").resolve(), object_text(made)
+        wanted.append(SharedObject(out, text.text, (out.with_suffix(".cu"),), text.uses_cute))
     return compile_programs(
-        texts, jobs=jobs, progress=lambda *said: print("  ", *said, file=sys.stderr)
+        wanted, jobs=jobs, progress=lambda *said: print("  ", *said, file=sys.stderr)
     )
 
 
