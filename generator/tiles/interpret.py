@@ -7,7 +7,7 @@ anything else raises TileError, whatever the numbers are. Memory that nobody wro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -87,8 +87,9 @@ class _Run(Machine[Statement, None]):
         self.program = block.program
         self.group = 0  # of copies: those before the loop, then one for each step
 
-    def kind(self, s: Statement) -> type[Statement]:
-        return type(s)
+    def kind(self, s: Statement) -> Hashable:
+        own: type = type(s)
+        return own
 
     def alone(self) -> None:
         """Run what a block does by itself."""

@@ -155,7 +155,7 @@ class Worker:
             return {"environment": {name: value for name, value in here.items() if value}}
         buffers = self.buffers(str(question["kernel"]), str(question["at"]))
         if "library" not in question:
-            return buffers.peers()
+            return {**buffers.peers()}
         file = self.folder / str(question["library"])
         if not file.is_file():
             return {"failed": UNMEASURED}
@@ -172,8 +172,10 @@ class Worker:
             found = next(k for k in self.manifest.kernels if k.key.name == kernel)
             every = (calls_above(found), *bucketed_calls(found).values())
             one = next(calls[call] for calls in every if call in calls)
-            made = self._of_program(found, one) if isinstance(one, ProgramCall) else None
-            self.kept = (kernel, call), made or Buffers(one, self.clock)
+            if isinstance(one, ProgramCall):
+                self.kept = (kernel, call), self._of_program(found, one)
+            else:
+                self.kept = (kernel, call), Buffers(one, self.clock)
         return self.kept[1]
 
     def _of_program(self, kernel: Tuned, call: ProgramCall) -> ProgramBuffers:

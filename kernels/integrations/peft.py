@@ -21,8 +21,8 @@ import torch
 from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 
-from mirage_kernels.dispatch import supports
 from mirage_kernels.ops import lora_linear
+from mirage_kernels.support import supports
 
 _HALVES = (torch.float16, torch.bfloat16)
 

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.attention import gqa
-from mirage_kernels.dispatch import supports
 from mirage_kernels.norm_ops import rms_norm
+from mirage_kernels.support import supports
 
 NAME = "mirage_kernels"
 LEAST_PAGE = 16  # tokens; smaller pages are read one by one

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.attention import gqa
-from mirage_kernels.dispatch import supports
 from mirage_kernels.errors import old_package_sentence
 from mirage_kernels.norm_ops import rms_norm
+from mirage_kernels.support import supports
 
 NAME = "mirage_kernels"
 CLASS = "MirageAttentionBackend"

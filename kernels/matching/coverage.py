@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from mirage_kernels.dispatch import most_tokens, supports
+from mirage_kernels.dispatch import most_tokens
 from mirage_kernels.matching.patterns import Pattern
+from mirage_kernels.support import supports
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Place:
         if pattern.op is None:
             return f"the library has no op for the recipe {pattern.recipe} yet"
         asked = None if self.compiled_only else self.device
-        word = pattern.activation or "silu"
-        given = {"dtype": self.dtype, "device": asked, "activation": word, **sizes}
+        word = {"activation": pattern.activation} if pattern.activation else {}
+        given = {"dtype": self.dtype, "device": asked, **word, **sizes}
         ask: Callable[..., bool] = supports
         is_served = ask(pattern.op_name, **given)
         needs_kernel = self.compiled_only or self.device.type != "cpu"

@@ -84,7 +84,7 @@ class ProgramBuffers:
         moved = sum(t.numel() * t.element_size() for t in (*self.given, *made))
         return {"floor_us": moved / self.bytes_per_us}
 
-    def candidate(self, file: Path) -> dict[str, float] | dict[str, str]:
+    def candidate(self, file: Path) -> dict[str, float | str]:
         """Compare a candidate's results with the rule's; where they are right, measure its time."""
         kernel = self.call.read(file)
         found = self._results(kernel)
