@@ -14,7 +14,7 @@ from mirage_kernels.generator.frontend.models import Model
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 # Ops without a recipe, and the sizes of heads that their kernels have.
-HAND_WRITTEN = {"qk_norm_rope_append": (64, 96, 128, 192, 256)}
+HAND_WRITTEN = dict.fromkeys(("qk_norm_rope_append", "rope_append"), (64, 96, 128, 192, 256))
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _absorbed(rank: Rank) -> Kernels:
 def _o_proj(rank: Rank) -> Kernels:
     model = rank.model
     depth = model.latent.values if model.latent is not None else model.head_dim
-    yield "linear_residual", {"K": rank.heads * depth, "N": model.hidden}
+    yield "linear", {"K": rank.heads * depth, "N": model.hidden}
 
 
 def _gated(model: Model) -> str:
@@ -143,7 +143,7 @@ def _experts(rank: Rank) -> Kernels:
 
 
 def _down_proj(rank: Rank) -> Kernels:
-    yield "linear_residual", {"K": rank.intermediate, "N": rank.model.hidden}
+    yield "linear", {"K": rank.intermediate, "N": rank.model.hidden}
 
 
 def _many_tokens(rank: Rank) -> Kernels:

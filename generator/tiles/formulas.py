@@ -167,8 +167,8 @@ class Formulas:
         aligned = "kAligned ? 1 : " if vector == last else ""
         w.line(f"const int64_t stride = {aligned}{strides[vector]};")
         strides[last] = f"(kAligned ? 1 : {strides[last]})"
-        own = {d: x for d, x in places.items() if value not in p.indexed or d not in p.scattered}
-        moves = {d: [t for t in x if t != "0"] for d, x in own.items()}
+        rows = p.indexed[value].dims if value in p.indexed else ()
+        moves = {d: [t for t in x if t != "0"] for d, x in places.items() if d not in rows}
         parts = [f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m]
         if value in p.indexed:
             self._row(value, places)

@@ -15,7 +15,6 @@ from mirage_kernels.generator.request import sizes_text
 from mirage_kernels.recipes.models import KNOWN
 
 NO_RECIPE_YET = {  # PyTorch computes these
-    *("linear_residual", "rope_append"),
     *("mla_rope_append", "batched_linear", "routed_experts"),
 }
 # As published: meta-llama/Llama-3.1-8B, google/gemma-3-12b-pt, microsoft/Phi-3-mini-4k-instruct.
@@ -68,7 +67,7 @@ def test_llama_needs_these_kernels() -> None:
         "rope_append": ["D=128"],
         "gqa": ["D=128"],
         "sliding_window_attention": ["D=128"],
-        "linear_residual": ["K=4096,N=4096", "K=14336,N=4096"],
+        "linear": ["K=4096,N=4096", "K=14336,N=4096"],
         "rms_norm_gated_mlp": ["K=4096,N=14336"],
         "rms_norm": ["K=4096"],
         "gated_mlp": ["K=4096,N=14336"],
@@ -80,7 +79,7 @@ def test_gpus_share_heads_columns_and_vocabulary() -> None:
     found = kernels("llama-3.1-70b", 8)
     assert found["rms_norm_linear"] == ["K=8192,N=1280", "K=8192,N=16032"]
     assert found["rms_norm_gated_mlp"] == ["K=8192,N=3584"]
-    assert found["linear_residual"] == ["K=1024,N=8192", "K=3584,N=8192"]
+    assert found["linear"] == ["K=1024,N=8192", "K=3584,N=8192"]
 
 
 def test_weights_of_q_k_and_v_may_be_apart() -> None:

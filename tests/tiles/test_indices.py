@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from mirage_kernels.generator.ir import Dim, DType, Graph, Indexed, of_results
 from mirage_kernels.generator.pipeline import generate
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.request import Request
+from mirage_kernels.generator.schedules.general.plan import sources
 from mirage_kernels.generator.tiles import interpret
 from mirage_kernels.generator.tiles.check import compare, require_same, shortened
 from mirage_kernels.generator.tiles.indices import gathered, rows_of, scattered
@@ -104,3 +106,24 @@ def test_a_record_keeps_what_is_indexed(record: KernelRecord, tmp_path) -> None:
 def test_a_graph_knows_nothing_of_an_index(record: KernelRecord) -> None:
     graph: Graph = record.graph
     assert [n.name for n in graph.inputs] == ["x", "table"]
+
+
+def test_a_dim_that_another_tensor_has_in_its_index_moves_the_pointer() -> None:
+    cache = Indexed("result_0", ("H",), 1, Dim("cache_rows", 9), "place", "int64", wraps=False)
+
+    def rotated(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * table[:, None]) * 2
+
+    given = {
+        "x": torch.empty(5, 1, 64, dtype=torch.bfloat16, device="meta"),
+        "table": torch.empty(5, 64, dtype=torch.bfloat16, device="meta"),
+    }
+    recipe = from_torch(rotated, given, dynamic={n: {0: "M"} for n in given})
+    ones = next(d for d in recipe.static_dims if d != "M" and recipe.shapes[0].dims[d] == 1)
+    recipe = replace(recipe, indexed=(TABLE, replace(cache, dims=(ones,))), strided=True)
+    request = Request(recipe, recipe.shapes[0], DType.BF16, "sm_90a")
+    made = generate(request, jobs=1, progress=lambda event: None).record
+    (text,) = sources([made]).values()
+    (stored,) = (x for x in text.split(";") if "auto* to" in x)
+    assert re.search(r"u_index|M_at", stored), "rows of M lie apart where results are written"
+    assert f"{'_strides[0]'}" in stored
