@@ -13,7 +13,7 @@ from mirage_kernels.errors import question_sentence
 from mirage_kernels.signatures import SLICES, TOKENS, Signature, signatures
 
 # Ops that are called by another name.
-_ALIASES = {"gqa_csr": "gqa"}
+_ALIASES = {"gqa_csr": "gqa", "rope_append": "qk_norm_rope_append"}
 # Dims of attention that kernels leave open.
 _OPEN_DIMS = frozenset({"B", "L", "Hkv", "G", "Hq"})
 _QUERY_TOKENS = "T"  # of a sequence
@@ -28,7 +28,7 @@ _OWN_OPTIONS = frozenset(
 _WORDS = {"activation": "silu", "norm": "rms", "rope": "neox"}  # options that choose
 _WORKS = {
     "activation": ("silu", "gelu", "gelu_tanh", "relu"),
-    "norm": ("rms", "layer", "none"),
+    "norm": ("rms", "layer"),
     "rope": ("neox", "interleaved"),
 }
 _NEVER = -1

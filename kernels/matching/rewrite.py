@@ -116,7 +116,7 @@ class _Writer:
         op = found.pattern.op
         assert op is not None  # what has none is not chosen
         args: list[fx.node.Argument] = []
-        for argument in op._schema.arguments:
+        for argument in (a for a in op._schema.arguments if not a.kwarg_only):
             name = argument.name
             if name in given:
                 args.append(given[name])
