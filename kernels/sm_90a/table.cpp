@@ -55,14 +55,20 @@
   PLAIN(linear, K1024_N8192_fp16, fp16, 64, "bias residual", {"K", 1024}, {"N", 8192}) \
   PLAIN(linear, K12288_N4096_bf16, bf16, 64, "bias residual", {"K", 12288}, {"N", 4096}) \
   PLAIN(linear, K12288_N4096_fp16, fp16, 64, "bias residual", {"K", 12288}, {"N", 4096}) \
+  PLAIN(linear, K14336_N3584_bf16, bf16, 64, "bias residual", {"K", 14336}, {"N", 3584}) \
+  PLAIN(linear, K14336_N3584_fp16, fp16, 64, "bias residual", {"K", 14336}, {"N", 3584}) \
   PLAIN(linear, K14336_N4096_bf16, bf16, 64, "bias residual", {"K", 14336}, {"N", 4096}) \
   PLAIN(linear, K14336_N4096_fp16, fp16, 64, "bias residual", {"K", 14336}, {"N", 4096}) \
+  PLAIN(linear, K15360_N3840_bf16, bf16, 64, "bias residual", {"K", 15360}, {"N", 3840}) \
+  PLAIN(linear, K15360_N3840_fp16, fp16, 64, "bias residual", {"K", 15360}, {"N", 3840}) \
   PLAIN(linear, K18944_N3584_bf16, bf16, 64, "bias residual", {"K", 18944}, {"N", 3584}) \
   PLAIN(linear, K18944_N3584_fp16, fp16, 64, "bias residual", {"K", 18944}, {"N", 3584}) \
   PLAIN(linear, K2048_N2048_bf16, bf16, 64, "bias residual", {"K", 2048}, {"N", 2048}) \
   PLAIN(linear, K2048_N2048_fp16, fp16, 64, "bias residual", {"K", 2048}, {"N", 2048}) \
   PLAIN(linear, K2048_N8192_bf16, bf16, 64, "bias residual", {"K", 2048}, {"N", 8192}) \
   PLAIN(linear, K2048_N8192_fp16, fp16, 64, "bias residual", {"K", 2048}, {"N", 8192}) \
+  PLAIN(linear, K25600_N5120_bf16, bf16, 64, "bias residual", {"K", 25600}, {"N", 5120}) \
+  PLAIN(linear, K25600_N5120_fp16, fp16, 64, "bias residual", {"K", 25600}, {"N", 5120}) \
   PLAIN(linear, K28672_N8192_bf16, bf16, 64, "bias residual", {"K", 28672}, {"N", 8192}) \
   PLAIN(linear, K28672_N8192_fp16, fp16, 64, "bias residual", {"K", 28672}, {"N", 8192}) \
   PLAIN(linear, K3072_N3072_bf16, bf16, 64, "bias residual", {"K", 3072}, {"N", 3072}) \
@@ -71,6 +77,10 @@
   PLAIN(linear, K3584_N3584_fp16, fp16, 64, "bias residual", {"K", 3584}, {"N", 3584}) \
   PLAIN(linear, K3584_N8192_bf16, bf16, 64, "bias residual", {"K", 3584}, {"N", 8192}) \
   PLAIN(linear, K3584_N8192_fp16, fp16, 64, "bias residual", {"K", 3584}, {"N", 8192}) \
+  PLAIN(linear, K4096_N3584_bf16, bf16, 64, "bias residual", {"K", 4096}, {"N", 3584}) \
+  PLAIN(linear, K4096_N3584_fp16, fp16, 64, "bias residual", {"K", 4096}, {"N", 3584}) \
+  PLAIN(linear, K4096_N3840_bf16, bf16, 64, "bias residual", {"K", 4096}, {"N", 3840}) \
+  PLAIN(linear, K4096_N3840_fp16, fp16, 64, "bias residual", {"K", 4096}, {"N", 3840}) \
   PLAIN(linear, K4096_N4096_bf16, bf16, 64, "bias residual", {"K", 4096}, {"N", 4096}) \
   PLAIN(linear, K4096_N4096_fp16, fp16, 64, "bias residual", {"K", 4096}, {"N", 4096}) \
   PLAIN(linear, K7168_N8192_bf16, bf16, 64, "bias residual", {"K", 7168}, {"N", 8192}) \
@@ -79,6 +89,8 @@
   PLAIN(linear, K8192_N2048_fp16, fp16, 64, "bias residual", {"K", 8192}, {"N", 2048}) \
   PLAIN(linear, K8192_N3072_bf16, bf16, 64, "bias residual", {"K", 8192}, {"N", 3072}) \
   PLAIN(linear, K8192_N3072_fp16, fp16, 64, "bias residual", {"K", 8192}, {"N", 3072}) \
+  PLAIN(linear, K8192_N5120_bf16, bf16, 64, "bias residual", {"K", 8192}, {"N", 5120}) \
+  PLAIN(linear, K8192_N5120_fp16, fp16, 64, "bias residual", {"K", 8192}, {"N", 5120}) \
   PLAIN(linear, K8192_N8192_bf16, bf16, 64, "bias residual", {"K", 8192}, {"N", 8192}) \
   PLAIN(linear, K8192_N8192_fp16, fp16, 64, "bias residual", {"K", 8192}, {"N", 8192}) \
   PLAIN(lora_linear, K256_N4096_R16_bf16, bf16, 128, "", {"K", 256}, {"N", 4096}, {"R", 16}) \
