@@ -104,7 +104,9 @@ CALLS |= ATTENTION | APPEND
 LOADED = {
     "a size that was loaded": partial(mk.rms_norm, filled(1, 3, 40), filled(2, 40)),
     "loaded in place of the build's own": partial(mk.rms_norm, x, norm_weight),
-    "attention that was loaded": partial(mk.gqa, *(filled(1, 2, 8, 1, 72) for _ in range(3))),
+    "attention that was loaded": partial(
+        mk.gqa, *(filled(1, 2, 8, 1, 72) for _ in range(3)), causal=False
+    ),
     "not loaded": partial(mk.ntrans, residual, wide[:, :K], norm_weight),
 }
 
