@@ -33,16 +33,8 @@ from mirage_kernels.kernel_files import (
     serves_op,
     shared_objects,
 )
+from mirage_kernels.program_checks import TYPES, arch_number, runs_on, tensor_misfit
 from mirage_kernels.program_steps import SteppedProgram, kernels_of
-
-TYPES = {  # of tensors, by their names in signatures
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "fp32": torch.float32,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "bool": torch.bool,
-}
 
 
 @dataclass(frozen=True)
@@ -75,11 +67,11 @@ class ProgramKernel:
         """Return why tensors do not fit, naming the first that does not; empty if they do."""
         sizes: dict[str, int] = dict(self.signature["static"])
         device = next((t.device for t in given if t is not None), None)
-        if device is not None and not _runs_on(self.signature["arch"], device):
+        if device is not None and not runs_on(self.signature["arch"], device):
             return f"{device} is of another architecture"
         for wanted, tensor in zip(self.signature["tensors"], given, strict=True):
             if tensor is not None:
-                reason = _misfit(wanted, tensor, device, sizes)
+                reason = tensor_misfit(wanted, tensor, device, sizes)
             else:
                 dims = f"[{', '.join(wanted['dims'])}]"
                 reason = "" if wanted["optional"] else f"is missing; a tensor {dims} works"
@@ -154,36 +146,6 @@ class ProgramKernel:
         for place, tensor in zip(wanted_at, made, strict=True):
             if place is not tensor:
                 place.copy_(tensor)
-
-
-def _misfit(
-    wanted: dict[str, Any], tensor: Tensor, device: torch.device | None, sizes: dict[str, int]
-) -> str:
-    """Return what is wrong with a tensor; notes the extents of its dims in `sizes`."""
-    dtype, dims = TYPES[wanted["dtype"]], wanted["dims"]
-    if tensor.dtype is not dtype:
-        return f"is of {tensor.dtype}; {dtype} works"
-    if tensor.device != device:
-        return f"is on {tensor.device}; {device}, as the other tensors, works"
-    if tensor.dim() != len(dims):
-        return f"has {tensor.dim()} dims; [{', '.join(dims)}] works"
-    for dim, size in zip(dims, tensor.shape, strict=True):
-        if sizes.setdefault(dim, size) != size:
-            return f"has {dim} = {size}; {sizes[dim]} works"
-    return ""
-
-
-def _number(arch: str) -> int:
-    return int(arch.removeprefix("sm_").removesuffix("a"))
-
-
-def _runs_on(arch: str, device: torch.device) -> bool:
-    if device.type != "cuda":
-        return True  # without data, as under "meta"; the op refuses the others
-    gpu = torch.cuda.get_device_properties(device)
-    number = 10 * gpu.major + gpu.minor
-    # "a": with the features of that one architecture. Other builds hold PTX for later ones.
-    return number == _number(arch) if arch.endswith("a") else number >= _number(arch)
 
 
 def _rows(tensor: Tensor, *, apart: bool) -> Tensor:
@@ -286,7 +248,7 @@ class Program:
     """
 
     def __init__(self, kernels: Sequence[ProgramKernel]) -> None:
-        nearest = sorted(kernels, key=lambda k: _number(k.signature["arch"]), reverse=True)
+        nearest = sorted(kernels, key=lambda k: arch_number(k.signature["arch"]), reverse=True)
         self.kernels, self.name = tuple(nearest), nearest[0].name
         self.inputs = tuple(dict.fromkeys(n for k in kernels for n in k.signature["inputs"]))
         self.__doc__ = f"{self.name}({', '.join(self.inputs)}): " + "; ".join(

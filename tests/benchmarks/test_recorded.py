@@ -58,7 +58,8 @@ def test_the_page_has_a_line_of_each_program_and_batch_size(programs: dict) -> N
         }
         for rows in (1, 8)
     ]
-    about = {"device": "a GPU", "tb_s": 4.4, "torch": "2.11", "command": "python -m programs.measure DIR"}
+    about = {"device": "a GPU", "tb_s": 4.4, "torch": "2.11"}
+    about["command"] = "python -m programs.measure DIR"
     text = [*table.recorded_lines(made, {**about, "rows": []})]
     assert [line for line in text if line.startswith("| mirage/gqa")] == [
         "| mirage/gqa | 1 | 70 | 2^-41.9 | general | 3.0 |",

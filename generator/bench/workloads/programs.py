@@ -17,7 +17,8 @@ from torch import Tensor
 
 from mirage_kernels.generator.bench.measure import Method, graph_microseconds
 from mirage_kernels.generator.bench.workload import poisoned
-from mirage_kernels.program_library import TYPES, ProgramKernel, read_kernel
+from mirage_kernels.program_checks import TYPES
+from mirage_kernels.program_library import ProgramKernel, read_kernel
 
 UNITS = 8  # in the last place: how far right results of two kernels are apart, as a norm
 FAST, SLOW = Method(20, 11, 2), Method(3, 3, 1)  # of calls, of those that take over SLOW_US
