@@ -14,8 +14,9 @@ struct ProgramShape {
 
 inline LaunchArgs program_args(const ProgramShape& shape, void* const* tensors,
                                const int64_t* strides, const int64_t* dims, const double* scalars,
-                               void* workspace) {
+                               void* workspace, bool constant_weights) {
   LaunchArgs args{};
+  args.constant_weights = constant_weights;
   for (int i = 0; i < shape.inputs; ++i) {
     args.inputs[i] = tensors[i];
     args.row_strides[i] = shape.ranks[i] > 1 ? strides[shape.ranks[i] - 2] : 0;
@@ -31,21 +32,25 @@ inline LaunchArgs program_args(const ProgramShape& shape, void* const* tensors,
 
 }  // namespace mirage
 
-// extern "C" functions of a program whose kernel is launched by `symbol`.
-#define MIRAGE_PROGRAM(symbol, signature, ...)                                             \
-  extern "C" int symbol(void* const* tensors, const int64_t* strides, const int64_t* dims, \
-                        const double* scalars, char* workspace, void* stream) {            \
-    const mirage::LaunchArgs args =                                                        \
-        mirage::program_args({__VA_ARGS__}, tensors, strides, dims, scalars, workspace);   \
-    return mirage::generated::symbol(args, static_cast<cudaStream_t>(stream));             \
-  }                                                                                        \
-  extern "C" int64_t symbol##_workspace(const int64_t* dims) {                             \
-    mirage::LaunchArgs args{};                                                             \
-    const mirage::ProgramShape shape{__VA_ARGS__};                                         \
-    for (int i = 0; i < shape.dynamic; ++i) args.dims[i] = dims[i];                        \
-    return mirage::generated::symbol##_workspace(args);                                    \
-  }                                                                                        \
-  extern "C" {                                                                             \
-  extern const char symbol##_signature[];                                                  \
-  const char symbol##_signature[] = signature;                                             \
+// extern "C" functions of a program whose kernel is launched by `symbol`. The one that ends in
+// _early launches it with constant weights: see LaunchArgs.
+#define MIRAGE_PROGRAM_LAUNCH(name, symbol, constant_weights, ...)                              \
+  extern "C" int name(void* const* tensors, const int64_t* strides, const int64_t* dims,        \
+                      const double* scalars, char* workspace, void* stream) {                   \
+    const mirage::LaunchArgs args = mirage::program_args({__VA_ARGS__}, tensors, strides, dims, \
+                                                         scalars, workspace, constant_weights); \
+    return mirage::generated::symbol(args, static_cast<cudaStream_t>(stream));                  \
+  }
+#define MIRAGE_PROGRAM(symbol, signature, ...)                      \
+  MIRAGE_PROGRAM_LAUNCH(symbol, symbol, false, __VA_ARGS__)         \
+  MIRAGE_PROGRAM_LAUNCH(symbol##_early, symbol, true, __VA_ARGS__)  \
+  extern "C" int64_t symbol##_workspace(const int64_t* dims) {      \
+    mirage::LaunchArgs args{};                                      \
+    const mirage::ProgramShape shape{__VA_ARGS__};                  \
+    for (int i = 0; i < shape.dynamic; ++i) args.dims[i] = dims[i]; \
+    return mirage::generated::symbol##_workspace(args);             \
+  }                                                                 \
+  extern "C" {                                                      \
+  extern const char symbol##_signature[];                           \
+  const char symbol##_signature[] = signature;                      \
   }

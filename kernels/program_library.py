@@ -6,6 +6,7 @@
     mirage_kernels.load("DIR")
     y = mirage_kernels.program("name")(x, weight)
 
+Within `constant_weights()` a program's kernels read their weights early, as those of ops do.
 Kernels of the library's own recipes serve its ops. `MIRAGE_KERNELS_PATH=DIR:DIR` names folders that
 are loaded without a call: kernels of ops at import, programs at the first use of one.
 """
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirage_kernels.assumptions import NOTHING, WEIGHTS, assumed
 from mirage_kernels.errors import no_kernel_file_sentence, no_kernels_sentence, type_sentence
 from mirage_kernels.kernel_files import (
     add_kernels,
@@ -45,6 +47,7 @@ class ProgramKernel:
     signature: dict[str, Any]
     launch: Any
     workspace: Any
+    early: Any = None  # launches it so that it reads weights while the kernel before still runs
 
     @property
     def name(self) -> str:
@@ -108,8 +111,10 @@ class ProgramKernel:
         given: Sequence[Tensor | None],
         scalars: Sequence[float],
         made: Sequence[Tensor],
+        assume: int = NOTHING,
     ) -> None:
         """Launch the kernel on the current stream; it writes its results, which may lie apart."""
+        launch = self.early if assume & WEIGHTS and self.early is not None else self.launch
         sizes, wanted_at = self.sizes(given), made
         for wanted, tensor in zip(self.signature["results"], made, strict=True):
             sizes.update(zip(wanted["dims"], tensor.shape, strict=True))
@@ -133,7 +138,7 @@ class ProgramKernel:
         dims = _array(ctypes.c_int64, [sizes[d] for d in self.signature["dynamic"]])
         with torch.cuda.device(made[0].device):
             space = torch.empty(self.workspace(dims), dtype=torch.uint8, device=made[0].device)
-            status = self.launch(
+            status = launch(
                 _array(ctypes.c_void_p, [t.data_ptr() if t is not None else None for t in tensors]),
                 _array(ctypes.c_int64, strides),
                 dims,
@@ -224,7 +229,8 @@ def _kernel(file: Path, symbol: str, library: ctypes.CDLL) -> ProgramKernel:
         raise ImportError(no_kernel_file_sentence(file, f"it has no {symbol}_signature"))
     launch, workspace = getattr(library, symbol), getattr(library, f"{symbol}_workspace")
     workspace.restype = ctypes.c_int64
-    return ProgramKernel(symbol, json.loads(ctypes.string_at(at)), launch, workspace)
+    early = getattr(library, f"{symbol}_early", None)
+    return ProgramKernel(symbol, json.loads(ctypes.string_at(at)), launch, workspace, early)
 
 
 @cache
@@ -271,7 +277,7 @@ class Program:
             reason = kernel.misfit(tensors)
             if not reason:
                 made: list[Tensor] = torch.ops.mirage_kernels.run_program(
-                    kernel.key, tensors, scalars
+                    kernel.key, tensors, scalars, assumed(self.name, None)
                 )
                 return made[0] if len(made) == 1 else tuple(made)
             reasons.append(f"{kernel.text}: {reason}")
@@ -312,7 +318,7 @@ def program(name: str) -> Program | SteppedProgram:
 
 
 def _launched(
-    key: str, tensors: Sequence[Tensor], into: Sequence[Tensor | None]
+    key: str, tensors: Sequence[Tensor], into: Sequence[Tensor | None], assume: int
 ) -> Sequence[Tensor]:
     """Run a kernel of a program of several steps; raises KeyError where it is not loaded.
 
@@ -325,20 +331,20 @@ def _launched(
             of = f"{_kernels[key].name}: {wanted['name']} is of {tensor.dtype}"
             raise ValueError(f"{of}; {TYPES[wanted['dtype']]} works: generate the program anew")
     if not any(place is not None for place in into):
-        made: list[Tensor] = torch.ops.mirage_kernels.run_program(key, tensors, [])
+        made: list[Tensor] = torch.ops.mirage_kernels.run_program(key, tensors, [], assume)
         return made
     results = _kernels[key].results(tensors, into)
-    torch.ops.mirage_kernels.run_program_into(key, tensors, results)
+    torch.ops.mirage_kernels.run_program_into(key, tensors, results, assume)
     return results
 
 
 @torch.library.custom_op("mirage_kernels::run_program", mutates_args=())
 def run_program(
-    key: str, tensors: Sequence[Tensor | None], scalars: Sequence[float]
+    key: str, tensors: Sequence[Tensor | None], scalars: Sequence[float], assume: int
 ) -> list[Tensor]:
     """Run a loaded kernel; `program` checks what it is given."""
     made = _kernels[key].results(tensors)
-    _run(key, tensors, scalars, made)
+    _run(key, tensors, scalars, made, assume)
     return made
 
 
@@ -347,24 +353,29 @@ def _run(
     tensors: Sequence[Tensor | None],
     scalars: Sequence[float],
     made: Sequence[Tensor],
+    assume: int,
 ) -> None:
     first = next(t for t in tensors if t is not None)
     if first.device.type != "cuda":
         raise ValueError(f"{_kernels[key].name}: tensors are on {first.device}; cuda works")
-    _kernels[key].run(tensors, scalars, made)
+    _kernels[key].run(tensors, scalars, made, assume)
 
 
 @run_program.register_fake
-def _(key: str, tensors: Sequence[Tensor | None], scalars: Sequence[float]) -> list[Tensor]:
+def _(
+    key: str, tensors: Sequence[Tensor | None], scalars: Sequence[float], assume: int
+) -> list[Tensor]:
     return _kernels[key].results(tensors)
 
 
 @torch.library.custom_op("mirage_kernels::run_program_into", mutates_args=("results",))
-def run_program_into(key: str, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+def run_program_into(
+    key: str, tensors: Sequence[Tensor], results: Sequence[Tensor], assume: int
+) -> None:
     """Run a loaded kernel, which writes its results where these tensors lie."""
-    _run(key, tensors, [], results)
+    _run(key, tensors, [], results, assume)
 
 
 @run_program_into.register_fake
-def _(key: str, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+def _(key: str, tensors: Sequence[Tensor], results: Sequence[Tensor], assume: int) -> None:
     return None

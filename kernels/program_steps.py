@@ -14,11 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirage_kernels.assumptions import NOTHING, assumed
+
 Values = dict[str, Any]  # tensors by name
 Extents = Mapping[str, int]
-# Runs a kernel by its symbol: its results, those that are given written there.
-Kernel = Callable[[str, Sequence[Tensor], Sequence[Tensor | None]], Sequence[Tensor]]
-Launch = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Sequence[Tensor]]
+# Runs a kernel by its symbol: its results, those that are given written there. The number says
+# what is assumed.
+Kernel = Callable[[str, Sequence[Tensor], Sequence[Tensor | None], int], Sequence[Tensor]]
+Launch = Callable[[Sequence[Tensor], Sequence[Tensor | None], int], Sequence[Tensor]]
 
 
 @cache
@@ -82,7 +85,9 @@ def in_memory(seen: Tensor, at: Mapping[str, Any], values: Values) -> Tensor:
     return seen.as_strided(sizes, strides, seen.storage_offset())
 
 
-def launch(step: Mapping[str, Any], values: Values, extents: Extents, kernel: Launch) -> None:
+def launch(
+    step: Mapping[str, Any], values: Values, extents: Extents, kernel: Launch, assume: int = NOTHING
+) -> None:
     """Run a step that is a kernel and keep its results under their names."""
     given = []
     for wanted in step["inputs"]:
@@ -93,7 +98,7 @@ def launch(step: Mapping[str, Any], values: Values, extents: Extents, kernel: La
             shaped = tensor.expand(shape) if wanted["one"] else tensor.reshape(shape)
         given.append(shaped.permute(wanted["order"]) if "order" in wanted else shaped)
     into = [_place(r, given[0], values, extents) for r in step["results"]]
-    made = kernel(given, into)
+    made = kernel(given, into, assume)
     for tensor, result in zip(made, step["results"], strict=True):
         if result.get("into", {}).get("scattered"):
             values[result["value"]] = tensor  # nothing takes it from here
@@ -172,6 +177,44 @@ def kernels_of(document: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(step["kernel"] for step in steps if "kernel" in step))
 
 
+def early_steps(document: Mapping[str, Any], way: Mapping[str, Any]) -> frozenset[int]:
+    """Return the places of kernels whose weights are inputs that this way of a program keeps.
+
+    A kernel takes what has no dynamic extent for a weight. One that an earlier step makes or writes
+    must not be read before that has ended, whatever callers promise about their own kernels.
+    """
+    of = {one["name"]: {one["name"]} for one in document["inputs"]}  # inputs that values may be
+    written: set[str] = set()
+    for step in way["steps"]:
+        if "rows" in step:
+            of[step["result"]] = of.get(step["rows"], set())
+        elif "call" in step:
+            seen = set().union(*(of.get(name, set()) for name in _values_in(step["args"])))
+            of[step["result"]] = seen
+            if step["call"].rpartition(".")[0].endswith("_"):  # aten.copy_.default
+                written |= seen
+        places = [r["into"]["value"] for r in step.get("results", ()) if "into" in r]
+        for name in (*places, *filter(None, [step.get("join")])):
+            written |= of.get(name, set())
+    kept = {one["name"] for one in document["inputs"]} - written
+    return frozenset(
+        i
+        for i, step in enumerate(way["steps"])
+        if "kernel" in step
+        and all(w["value"] in kept for w in step["inputs"] if not _is_dynamic(w["shape"]))
+    )
+
+
+def _values_in(argument: Any) -> list[str]:
+    if isinstance(argument, list):
+        return [name for one in argument for name in _values_in(one)]
+    return [argument["value"]] if isinstance(argument, dict) and "value" in argument else []
+
+
+def _is_dynamic(shape: Sequence[Any]) -> bool:
+    return any(isinstance(extent, dict) for extent in shape)
+
+
 class SteppedProgram:
     """A PyTorch function as kernels and operators, called as the function is.
 
@@ -181,6 +224,7 @@ class SteppedProgram:
 
     def __init__(self, documents: Sequence[Mapping[str, Any]], kernel: Kernel) -> None:
         self.documents, self.kernel = tuple(documents), kernel
+        self.early = {id(w): early_steps(d, w) for d in self.documents for w in d["ways"]}
         self.name = documents[0]["name"]
         self.inputs = tuple(i["name"] for i in documents[0]["inputs"])
         shapes = (f"{i['name']} {_text(i['shape'])}" for i in documents[0]["inputs"])
@@ -203,11 +247,13 @@ class SteppedProgram:
         raise ValueError(f"{self.name}: {'; '.join(dict.fromkeys(reasons))}")
 
     def _run(self, document: Mapping[str, Any], given: Values, extents: Extents) -> Any:
-        values = dict(given)
-        for step in way_of(document, extents)["steps"]:
+        values, assume = dict(given), assumed(self.name, None)
+        way = way_of(document, extents)
+        for i, step in enumerate(way["steps"]):
             if "kernel" in step:
                 key = f"{document['arch']}/{step['kernel']}"
-                launch(step, values, extents, partial(self.kernel, key))
+                held = assume if i in self.early[id(way)] else NOTHING
+                launch(step, values, extents, partial(self.kernel, key), held)
             elif "rows" in step:
                 rows(step, values)
             elif "join" in step:

@@ -1,10 +1,11 @@
 """Runs the programs' kernels on a GPU: python -m programs.measure DIR --json FILE
 
 DIR holds what `programs.generate` or `programs.mirage` made and `mirage-kernels compile` compiled.
-Each program is compared with float64 and timed in a CUDA graph beside PyTorch as it is and
-torch.compile, at every number of rows it names. The floor is the time to read and write its tensors
-once at the rate at which the fastest bare kernel reads 2 GiB in the same process. torch.compile
-compiles in processes beside each other before anything is timed.
+Each program is compared with float64 and timed in a CUDA graph, as it is and within
+`constant_weights()`, beside PyTorch eager and torch.compile, at every number of rows it names. The
+floor is the time to read and write its tensors once at the rate at which the fastest bare kernel
+reads 2 GiB in the same process. torch.compile compiles in processes beside each other before
+anything is timed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import argparse
 import contextlib
 import json
 import multiprocessing
-import statistics
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
@@ -21,34 +21,24 @@ from pathlib import Path
 
 import torch
 
-from mirage_kernels import kernel_table, load, program
-from mirage_kernels.generator.bench.measure import floor_microseconds
+from mirage_kernels import constant_weights, kernel_table, load, program
+from mirage_kernels.generator.bench.measure import (
+    Method,
+    floor_microseconds,
+    graph_microseconds,
+)
 from programs import PROGRAMS, Program, level1, level2, recorded, serving  # noqa: F401
 
 STREAMED = 2**31  # bytes that the streaming rate is measured with
-CALLS, REPLAYS = 20, 15
+METHOD = Method(launches=20, replays=15, warmup_replays=3, settle_ms=20)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def microseconds(call: Callable[[], object]) -> float:
     """Return the median time of a call in a CUDA graph, its tensors in the cache or not."""
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(CALLS):
-            call()
-    times = []
-    for _ in range(REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / CALLS)
-    return statistics.median(times)
+    for _ in range(3):
+        call()
+    return graph_microseconds([call], method=METHOD)
 
 
 def several(results: object) -> list[torch.Tensor]:
@@ -76,14 +66,18 @@ def row_of(program_: Program, rows: int, dtype: str, peers: bool) -> dict[str, o
     exact = several(program_.run(**doubles))
     del doubles
     made = several(kernels(**inputs))
+    with constant_weights():
+        again = several(kernels(**inputs))
     torch.cuda.synchronize()
-    error = max(map(difference, made, exact))
+    error = max(*map(difference, made, exact), *map(difference, again, exact))
     own = max(map(difference, several(program_.run(**inputs)), exact))
     moved = sum(x.numel() * x.element_size() for x in (*inputs.values(), *made))
     row: dict[str, object] = {"program": program_.name, "rows": rows, "dtype": dtype}
     row |= {"error": float(f"{error:.2e}"), "eager_error": float(f"{own:.2e}")}
     row["floor_us"] = round(moved / bytes_per_us(), 2)
     row["us"] = round(microseconds(lambda: kernels(**inputs)), 2)
+    with constant_weights():
+        row["promised_us"] = round(microseconds(lambda: kernels(**inputs)), 2)
     if peers:
         row["eager_us"] = round(microseconds(lambda: program_.run(**inputs)), 2)
         compiled = compiled_by_torch(program_)

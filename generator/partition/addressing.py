@@ -8,7 +8,6 @@ is compared with the operators that the kernel stands for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +54,12 @@ def require_rows(part: Part, recipe: Recipe) -> None:
             rows(step, mine)
         else:
             call(step, mine, extents)
-    launch(part.step(recipe, "kernel"), mine, extents, partial(by_reference, recipe))
+    launch(
+        part.step(recipe, "kernel"),
+        mine,
+        extents,
+        lambda given, into, _: by_reference(recipe, given, into),
+    )
     for step in (*_steps(part, addressed=False), *_behind(part)):
         call(step, theirs, extents)
     whole = {trace.name(p.whole) for p in part.places.values() if p.write}

@@ -10,6 +10,7 @@ from math import inf
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.schedules import RANKED
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.schedules.attention.variants import (
@@ -37,8 +38,9 @@ def chosen_variants(
 ) -> tuple[Variant, ...]:
     """Return one variant per bucket of tokens.
 
-    A kernel never tuned has what `untuned` returns. Raises PlanError for measured knobs that no
-    longer fit the kernel.
+    A kernel never tuned has what `untuned` returns. A choice that was measured in the other element
+    type, where another muGraph is first, is passed over where its schedule does not run this one.
+    Raises PlanError for measured knobs that no longer fit the kernel.
     """
     if tuned is None:
         return untuned(programs[0], on)
@@ -52,7 +54,8 @@ def chosen_variants(
     program = member(programs, producers=has_producers)
     variants = by_size(program, on)
     for tokens, knobs in known.items():
-        if (producers_of(knobs) is not None) is not has_producers:
+        runs = not RANKED[knobs.schedule].fits(program, on)
+        if not runs or (producers_of(knobs) is not None) is not has_producers:
             continue
         shared, needed = shared_bytes(program, knobs), registers(program, knobs)
         if shared > on.shared_bytes or needed > REGISTERS_LEFT:

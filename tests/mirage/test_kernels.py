@@ -45,7 +45,7 @@ def interpreted(record: KernelRecord):
     """Return what stands for a launch: the record's muGraph, block by block."""
     names, graph = [n.name for n in record.graph.inputs], record.graph
 
-    def run(key: str, tensors, into):
+    def run(key: str, tensors, into, _assume):
         assert key == f"{record.arch}/{record.recipe}_{record.stem}"
         assert not any(place is not None for place in into)
         types = [graph.values[n].type.names for n in names]

@@ -17,7 +17,7 @@ from mirage_kernels.generator.partition.program import partitioned
 from mirage_kernels.generator.partition.trace import Function
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe, trace
-from mirage_kernels.program_steps import SteppedProgram
+from mirage_kernels.program_steps import SteppedProgram, early_steps
 
 
 def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def test_an_extent_that_is_no_multiple_is_pytorch_s() -> None:
 def test_a_tensor_that_does_not_fit_is_named() -> None:
     program = cut(layer, ["x"], x=(8, 96), w=(80, 96), b=(80,))
     document = cast("Mapping[str, Any]", program.document)
-    call = SteppedProgram([document], lambda key, tensors, into: [])
+    call = SteppedProgram([document], lambda key, tensors, into, assume: [])
     with pytest.raises(ValueError, match=r"f: w is \[80, 95\]; \[80, 96\] works"):
         call(drawn(2, 96), drawn(80, 95), drawn(80))
     with pytest.raises(ValueError, match=r"b is missing; a tensor \[80\] works"):
@@ -246,3 +246,29 @@ def test_values_of_fp32_are_inputs_of_fp32() -> None:
     program = cut(sorted_mean, ["x"], x=(4, 256))
     (own,) = program.results
     assert [t.split(":")[1:] for t in own.request.recipe.inputs.values()] == [["fp32"]]
+
+
+def test_only_inputs_that_a_program_keeps_are_read_early_as_weights() -> None:
+    def chained(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(torch.softmax(x @ w, -1) @ (v @ v).relu(), -1)
+
+    program = cut(chained, ["x"], x=(8, 96), w=(96, 80), v=(80, 80))
+    document = cast("Mapping[str, Any]", program.document)
+    way = document["ways"][0]
+    early = early_steps(document, way)
+    names = {i["name"] for i in document["inputs"]}
+    for i, step in enumerate(way["steps"]):
+        if "kernel" in step:
+            still = [w for w in step["inputs"] if all(isinstance(n, int) for n in w["shape"])]
+            assert (i in early) == all(w["value"] in names for w in still)
+    assert early != {i for i, step in enumerate(way["steps"]) if "kernel" in step}
+
+
+def test_an_input_that_a_step_writes_is_no_weight_any_more() -> None:
+    still: dict[str, Any] = {"value": "w", "shape": [8, 8]}
+    kernel: dict[str, Any] = {"kernel": "k", "inputs": [still], "results": [], "last": []}
+    view = {"call": "aten.view.default", "args": [{"value": "w"}, [64]], "result": "seen"}
+    copy = {"call": "aten.copy_.default", "args": [{"value": "seen"}, 0], "result": "done"}
+    document: dict[str, Any] = {"inputs": [{"name": "w"}]}
+    assert early_steps(document, {"steps": [view, kernel]}) == {1}
+    assert early_steps(document, {"steps": [view, copy, kernel]}) == frozenset()
