@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -224,11 +224,15 @@ class SteppedProgram:
 
     def __init__(self, documents: Sequence[Mapping[str, Any]], kernel: Kernel) -> None:
         self.documents, self.kernel = tuple(documents), kernel
-        self.early = {id(w): early_steps(d, w) for d in self.documents for w in d["ways"]}
         self.name = documents[0]["name"]
         self.inputs = tuple(i["name"] for i in documents[0]["inputs"])
         shapes = (f"{i['name']} {_text(i['shape'])}" for i in documents[0]["inputs"])
         self.__doc__ = f"{self.name}({', '.join(self.inputs)}): {', '.join(shapes)}"
+
+    @cached_property
+    def early(self) -> dict[int, frozenset[int]]:
+        """The kernels of each way that may read weights early; only promised calls need them."""
+        return {id(w): early_steps(d, w) for d in self.documents for w in d["ways"]}
 
     def __call__(self, *args: Tensor, **named: Tensor) -> Any:
         """Return the function's results; raises ValueError for a tensor that does not fit."""
@@ -252,7 +256,7 @@ class SteppedProgram:
         for i, step in enumerate(way["steps"]):
             if "kernel" in step:
                 key = f"{document['arch']}/{step['kernel']}"
-                held = assume if i in self.early[id(way)] else NOTHING
+                held = assume if assume and i in self.early[id(way)] else NOTHING
                 launch(step, values, extents, partial(self.kernel, key), held)
             elif "rows" in step:
                 rows(step, values)
