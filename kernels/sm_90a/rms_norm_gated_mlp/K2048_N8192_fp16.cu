@@ -10,7 +10,7 @@ namespace {
 MIRAGE_SHAPE(__half, K = 2048, N = 8192)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<64>, Warps<4>, Chunks<2>, Stages<2>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<64>, Warps<4>, Chunks<2>, Stages<2>>;
-using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<32>, Warps<8>, Chunks<2>, Stages<2>>;
+using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<32>, Warps<4>, Chunks<2>, Stages<2>>;
 using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<128>, Stages<3>, Groups<2>, Turns<1>,
                            TmaTiles<1>, Sets<1>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;

@@ -8,7 +8,7 @@ namespace mirage::generated {
 namespace {
 
 MIRAGE_SHAPE(__nv_bfloat16, K = 4096, N = 12288)
-using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<48>, Warps<8>, Chunks<2>, Stages<2>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<24>, Warps<4>, Chunks<2>, Stages<3>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<48>, Warps<4>, Chunks<2>, Stages<3>>;
 using UpTo32M = RegisterOperand<Shape, Tokens<32>, Rows<96>, Stages<2>, Groups<1>, Blocks<1>>;
 using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<96>, Stages<2>, Groups<1>, Blocks<1>>;
