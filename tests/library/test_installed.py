@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from compilers import nvcc
 
+from tests.scripts import script
+
 pytest.importorskip("torch")
 
 from mirage_kernels import kernel_table
@@ -60,3 +62,21 @@ def test_a_kernel_of_a_new_shape_is_made_and_loaded_without_a_checkout(
     assert "next: mirage_kernels.load" in ran(site, tmp_path, *verb, "compile", "mine")
     assert ran(site, tmp_path, "-c", ASK).split() == ["False", f"{site}/mirage_kernels/__init__.py"]
     assert ran(site, tmp_path, "-c", ASK, MIRAGE_KERNELS_PATH="mine").split()[0] == "True"
+
+
+SMALL = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "vocab_size": 1024}
+SMALL |= {"num_attention_heads": 8, "num_key_value_heads": 2}
+
+
+def test_a_model_decodes_with_kernels_that_were_made_for_its_config(
+    site: Path, tmp_path: Path
+) -> None:
+    """Generate, compile, load, optimize, text: on a CPU by PyTorch's programs of the ops."""
+    nvcc()
+    pytest.importorskip("transformers")
+    path = script("users_path")
+    _, said = path.walked(site, tmp_path, "cpu", path.CONFIG | SMALL)
+    assert "rms_norm_gated_mlp/K512_N1024_bf16" in said["loaded"]
+    assert any("2 x rms_norm_gated_mlp K=512, N=1024" in line for line in said["report"])
+    assert said["tokens"] == 48
+    assert said["differs_at"] is None or said["tied_there"]
