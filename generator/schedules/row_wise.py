@@ -251,8 +251,11 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     rows = Rows("RowWise", depth)
     if program.parted:
         name, piece = "elementwise", "Config::kLine"
-        grid = f"args.dims[0], {depth} / {piece}, kThreads, 0"
-        rows = Rows("Elementwise", piece, first=f"blockIdx.y * {piece}", grid=grid)
+        # A token's pieces are neighbours in the grid: 64.4 us, not 66.8 (relu of 134 MB, H200).
+        pieces = f"({depth} / {piece})"
+        token, first = f"blockIdx.x / {pieces}", f"blockIdx.x % {pieces} * {piece}"
+        grid = f"args.dims[0] * {pieces}, 1, kThreads, 0"
+        rows = Rows("Elementwise", piece, token, first, grid)
     lines = lines_of(write_rows, program, rows)
     return [Part(name, ABOUT[name], ("tile/tile.cuh",), (), lines, describes=True)]
 

@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const T* gate = static_cast<const T*>(args.inputs[0]);  // [M, N]
   const T* up = static_cast<const T*>(args.inputs[1]);    // [M, N]
   T* out = static_cast<T*>(args.outputs[0]);              // [M, N]
-  const int64_t M = args.dims[0], token = blockIdx.x;
-  const int first = blockIdx.y * Config::kLine;
+  const int64_t M = args.dims[0], token = blockIdx.x / (N / Config::kLine);
+  const int first = blockIdx.x % (N / Config::kLine) * Config::kLine;
 
   tile::grid_dependency_wait();
   const auto gate_tile =
@@ -41,7 +41,7 @@ cudaError_t launch(Elementwise<Knobs...>, const LaunchArgs& args, cudaStream_t s
   using Config = Elementwise<Knobs...>;
   constexpr int N = Config::N;
   constexpr int kThreads = tile::kBlockThreads<Config>;
-  const tile::Grid grid{args.dims[0], N / Config::kLine, kThreads, 0};
+  const tile::Grid grid{args.dims[0] * (N / Config::kLine), 1, kThreads, 0};
   return tile::launch(silu_and_mul<Config>, grid, args, stream);
 }
 
