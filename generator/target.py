@@ -39,6 +39,11 @@ class Target:
     registers: int = 65536  # 32-bit registers of one multiprocessor
     launch_us: float = 1.6  # one kernel in a CUDA graph, as on the H200; elsewhere a lead
 
+    @property
+    def has_clusters(self) -> bool:
+        """Say whether blocks of a cluster read each other's shared memory."""
+        return self.capability >= (9, 0)
+
 
 # Capability, shared memory and registers of every architecture: CUDA programming guide, appendix
 # "Compute Capabilities", technical specifications per compute capability.

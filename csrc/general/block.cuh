@@ -294,11 +294,21 @@ __device__ inline float of_block(const float* mine, int rank) {
   return value;
 }
 
+// Reads of other blocks that are under way at once: all of a portable cluster.
+constexpr int kReadAtOnce = kMostBlocks;
+
 template <class Op>
 __device__ float combine(const float* mine) {
   const int blocks = cute::cluster_shape().x;
   float joined = Op::kIdentity;
-  for (int b = 0; b < blocks; ++b) joined = Op::join(joined, of_block(mine, b));
+  for (int first = 0; first < blocks; first += kReadAtOnce) {
+    float read[kReadAtOnce];
+#pragma unroll
+    for (int b = 0; b < kReadAtOnce; ++b)
+      read[b] = first + b < blocks ? of_block(mine, first + b) : Op::kIdentity;
+#pragma unroll
+    for (int b = 0; b < kReadAtOnce; ++b) joined = Op::join(joined, read[b]);
+  }
   return joined;
 }
 

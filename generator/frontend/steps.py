@@ -10,7 +10,9 @@ from mirage_kernels.generator.frontend.positional.positions import Condition
 from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
 
 Operand = Tensor | float
-MOST_CENTRED = 2**16  # elements of a row that are centred before they are squared
+# Elements of a row that are centred before they are squared: what a block holds in any case, and of
+# rows behind the first dim, whose extent may be known at run time only, what a cluster does.
+MOST_CENTRED, MOST_CENTRED_BEHIND = 2**16, 2**18
 
 
 class Steps:
@@ -103,12 +105,14 @@ class Steps:
     def moments(self, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return mean, x - mean and variance along dims, which stay with one element.
 
-        The variance is mean(x^2) - mean(x)^2, not below 0, where no block holds a row: both sums
+        The variance is mean(x^2) - mean(x)^2, not below 0, where no cluster holds a row: both sums
         are of one pass then.
         """
         mean = self.reduce("mean", x, dims)
         centred = self("sub", x, mean)
-        if math.prod(x.dims[d] for d in dims) <= MOST_CENTRED:
+        behind = all(x.position(d) > 0 for d in dims)
+        most = MOST_CENTRED_BEHIND if behind else MOST_CENTRED
+        if math.prod(x.dims[d] for d in dims) <= most:
             variance = self.reduce("mean", self("square", centred), dims)
         else:
             squares = self.reduce("mean", self("square", x), dims)

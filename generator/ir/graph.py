@@ -224,8 +224,9 @@ class Phase(Enum):
 def join_phases(phases: Iterable[Phase]) -> Phase | None:
     """Return when a node runs whose operands are ready in `phases`; None if it never can.
 
-    A value of the loop's last iteration has no meaning after the loop, nor has one block's partial
-    sum after the blocks' combine: of LOOP, AFTER and JOINED only one may occur.
+    A value of the loop's last iteration has no meaning after the loop, nor has what a loop summed
+    after the blocks' combine: of LOOP, AFTER and JOINED only one may occur. What a block holds
+    since before its loop is at hand in all of them.
     """
     late = set(phases) - {Phase.BEFORE}
     if len(late) > 1:
@@ -244,9 +245,16 @@ def phases_of(block: Graph) -> dict[str, Phase | None]:
         elif node.op in (*ACCUMS, "last"):
             phase = Phase.AFTER if phase is Phase.LOOP else None
         elif node.op in COMBINES:
-            phase = Phase.JOINED if phase in (Phase.BEFORE, Phase.AFTER) else None
+            phase = Phase.JOINED if phase not in (Phase.LOOP, None) else None
         phases.update({v.name: phase for v in node.outs})
     return phases
+
+
+def held_dims(block: Graph) -> frozenset[str]:
+    """Return the dims of reduced axes of which each block stores its own part, cut by them."""
+    grid, outputs = block.space.grid if block.space else (), block.of("output")
+    cuts = (pair for node in outputs for pair in zip(grid, node.cuts, strict=False))
+    return frozenset(axis.dim for axis, cut in cuts if axis.reduced and axis.dim == cut)
 
 
 def partial_along(block: Graph) -> dict[str, frozenset[str]]:

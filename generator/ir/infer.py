@@ -247,5 +247,6 @@ def _check_partial(graph: Graph) -> None:
                 )
         elif phases[node.name] is Phase.JOINED:
             joined = [partial[a] for a in node.args if phases[a] is Phase.JOINED]
-            if not partial[node.name] <= frozenset().union(*joined):
-                raise GraphError(f"{node.name}: mixes one block's values with combined ones")
+            held = {d for a in node.args for d in graph.values[a].type.names}  # of a block's part
+            if not partial[node.name] <= held.union(*joined):
+                raise GraphError(f"{node.name}: mixes one block's sums with combined ones")

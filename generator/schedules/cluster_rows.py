@@ -20,7 +20,6 @@ from mirage_kernels.generator.schedules.row_wise import Rows, row_model, write_r
 from mirage_kernels.generator.schedules.schedule import Knobs, Model, Ranked, Variant
 from mirage_kernels.generator.target import Target
 
-WITH_CLUSTERS = ("sm_90a", "sm_100a", "sm_120a")
 BLOCKS, WARPS = (4, 8), (2, 4)  # of a cluster, of a block
 MOST_TOKENS = 8
 LEAST_DEPTH, LEAST_READ = 8192, 2  # elements of a row, rows of a token that are read
@@ -50,7 +49,7 @@ def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
     read = sum(s.do is Do.LOAD and s.layout is Layout.LINE for s in program.lines)
     pieces = max(BLOCKS) * ALIGNED_ELEMENTS
     reasons = {
-        f"{on.arch} has no clusters": on.arch not in WITH_CLUSTERS,
+        f"{on.arch} has no clusters": not on.has_clusters,
         "nothing is summed along a row": program.parted,
         f"it reads {read} row per token, which one block does as fast": read < LEAST_READ,
         f"its rows have {depth} elements, fewer than {LEAST_DEPTH}": depth < LEAST_DEPTH,

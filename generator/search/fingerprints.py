@@ -86,6 +86,12 @@ class Fingerprints:
                 found[seen] = found.get(seen, frozenset()) | {name}
         return found
 
+    def is_wanted(self, found: Refined, value: int) -> bool:
+        """Say whether a value of a setting is the spec's result."""
+        whole = self.values[self.spec.outputs[0]]
+        part = self.view(whole, found.values[value].dims, found.setting.split)
+        return digest(found.arrays[value]) == digest(part)
+
     def view(self, tensor: Array, dims: Dims, split: str | None) -> Array:
         """Return a tensor; dims that a loop or a split cuts have axes of two, then the rest."""
         for dim, cut in dims:

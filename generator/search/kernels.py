@@ -61,11 +61,13 @@ class Search:
     def tasks(self) -> list[Task]:
         """Cut the search space: first every program of one kernel, then those of two.
 
-        Blocks that split a dim without end, and have no loop, are too many to combine their sums.
+        Blocks that split a dim without end, and have no loop, are too many to combine their sums,
+        unless they hold what they sum: shorter rows of the same class fit in a cluster.
         """
         problem, every = self.problem, self.problem.settings()
         endless = problem.roles.endless
-        alone = [Task(s) for s in every if s.loop is not None or s.split not in endless]
+        fitting = (s for s in every if s.loop or s.holding or s.split not in endless)
+        alone, every = [Task(s) for s in fitting], [s for s in every if not s.holding]
         if problem.limits.kernels < 2:
             return alone
         firsts, after = self.firsts(), [s for s in every if s.split is None]
@@ -179,7 +181,7 @@ class Search:
         return [
             program
             for value in problem.goals(refined)
-            if digest(refined.arrays[value]) == problem.fingerprints.wanted
+            if problem.fingerprints.is_wanted(refined, value)
             for program in extraction.programs([value], kept)
         ]
 

@@ -102,7 +102,8 @@ class _Kernels:
         for number, dims in kernel.results:
             stored = result or self.stored_type(block.space, dims)
             public = "out" if result else self.builder.free_name(block.values[number])
-            keys = (parts_of(d) if d == setting.split else d for d in setting.grid)
+            side = setting.split if not setting.holding else None  # parts that lie side by side
+            keys = (parts_of(d) if d == side else d for d in setting.grid)
             cuts = tuple(d if d in stored.names else None for d in keys)
             value = Value(f"{public}_stored", stored)
             nodes.append(Node("output", (block.values[number],), (value,), cuts=cuts))

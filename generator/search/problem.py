@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 
 from mirage_kernels.generator.ir import DType, Graph, Kind, Phase, ops_of_kind, parts_of
 from mirage_kernels.generator.meaning.abstract import PARTS, abstract_reading, source, summed
@@ -60,16 +61,20 @@ class Problem:
         """What the spec does with its dims: it sums along them, they come out, they are long.
 
         One that comes out is worth cutting, though it is summed along, only where it is longer
-        than a tile.
+        than a tile. Clusters share rows that no block can hold.
         """
         reductions = self.spec.of(*ops_of_kind(Kind.REDUCE, Kind.CONTRACT))
         reduced = tuple(dict.fromkeys(n.over for n in reductions))
         output = self.spec.values[self.spec.outputs[0]].type.names
         sizes = self.costs.sizes.items()
         long = frozenset(d for d, size in sizes if size > LARGEST_TILE or d not in output)
-        dims = (d for v in self.spec.values.values() for d in v.type.dims)
-        most = self.on.shared_bytes // DType.FP16.bytes
-        return DimRoles(reduced, output, long, frozenset(d.name for d in dims if d.size > most))
+        types = [v.type for v in self.spec.values.values()]
+        most, beyond = self.on.shared_bytes // DType.FP16.bytes, set[str]()
+        for type_ in types:
+            row = [d for d in type_.dims if d.name in reduced and d.name in output]
+            beyond |= {d.name for d in row if not d.dynamic and prod(r.size for r in row) > most}
+        endless = frozenset(d.name for t in types for d in t.dims if d.size > most)
+        return DimRoles(reduced, output, long, endless, frozenset(beyond))
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -129,7 +134,7 @@ class Problem:
         if setting.split and not partial:
             last = Phase.JOINED
         part = (parts_of(setting.split or ""), PART)
-        grid = {*setting.grid} - {setting.split}
+        grid = {*setting.grid} - ({setting.split} if not setting.holding else set())
         return [
             i
             for i, value in enumerate(found.values)

@@ -67,25 +67,30 @@ class DimRoles:
     """What the program does with its dims: which are reduced somewhere, which come out.
 
     Of the reduced dims only `long` ones may be cut. No block can hold even one line of a dim that
-    is `endless`: it is always cut.
+    is `endless`: it is always cut. The blocks of a cluster hold a row together along a dim that is
+    `shared`.
     """
 
     reduced: tuple[str, ...]
     output: tuple[str, ...]
     long: frozenset[str]
     endless: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Setting:
     """Grid axes by the dim they cut, the dim that the loop cuts, the dim that is split.
 
-    `split` names the dim of the reduced grid axis, the last one; its blocks make partial sums.
+    `split` names the dim of the reduced grid axis, the last one; its blocks make partial sums. Each
+    of them has its part of the dim still when they have combined them, and stores it, if they are
+    `holding` it.
     """
 
     grid: tuple[str, ...]
     loop: str | None
     split: str | None = None
+    holding: bool = False
 
     def views(self, tensor: TensorInfo, roles: DimRoles) -> list[View]:
         """Return the ways to cut one tensor; none if it has a dim that this kernel's result lacks.
@@ -119,8 +124,8 @@ def settings(
     A grid axis cuts a dim that the result keeps, or splits one that is summed along. Cutting by a
     tile as large as the dim is the same as not cutting, so a dim that the program never reduces is
     always cut; of those that it reduces only long ones may be cut, by the grid or by the loop.
-    Blocks that split a sum loop over its dim, or over one without end. The result of a `first`
-    kernel has some of the program's dims, and its blocks split no sum.
+    Blocks that split a sum loop over its dim, or over one without end; or they hold their part of a
+    row. The result of a `first` kernel has some of the program's dims, and its blocks split no sum.
     """
     names = list(dict.fromkeys(d for t in tensors for d in t.dims))
     free = [d for d in reversed(names) if d not in roles.reduced]
@@ -138,6 +143,8 @@ def settings(
             yield from (
                 Setting((*grid, split), d, split) for d in loops if d in roles.endless - {split}
             )
+    if not first and len(free) < len(GRID_AXES):
+        yield from (Setting((*free, d), None, d, holding=True) for d in kept if d in roles.shared)
 
 
 Leaf = View | str  # an input, or a constant of the spec by its name

@@ -5,8 +5,9 @@
 A value computed from exp(s - m) is exp(-d * m) times what it was; d is its degree. Products add
 degrees, quotients subtract them, sums want equal ones. Where a degree is not yet cancelled, what
 carries it rescales: an accumulator whenever the running peak rises, the blocks of a split when they
-combine, a last kernel by the peaks that the first one stores beside its partial sums. The rewrite
-knows no recipe; that its result is right for any peak at all is proved like everything else.
+combine, a last kernel by the peaks that the first one stores beside its partial sums. Blocks that
+hold a row together combine their peaks first. The rewrite knows no recipe; that its result is right
+for any peak at all is proved like everything else.
 
 An exp that is not summed itself is taken relative to the peak of the sum that divides it, or that
 it is added to, wherever that was made. The logarithm of a sum gets the peak back:
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from mirage_kernels.generator.ir import (
     Builder,
@@ -31,6 +33,7 @@ from mirage_kernels.generator.ir import (
     TensorType,
     Value,
     check,
+    held_dims,
     parts_of,
     tile_type,
     with_precision,
@@ -81,6 +84,11 @@ class _Rewrite:
     degrees: dict[str, Degree] = field(default_factory=dict)
     added: dict[tuple[str, ...], str] = field(default_factory=dict)
 
+    @cached_property
+    def held(self) -> frozenset[str]:
+        """Dims of which each block of a cluster stores its part."""
+        return held_dims(self.graph)
+
     def add(self, op: str, args: tuple[str, ...], name: str, over: str = "") -> str:
         """Append a node under a free name, the same one for the same op on the same values."""
         key = (op, over, *args)
@@ -122,6 +130,8 @@ class _Rewrite:
         peak = self.seen(node, argument)
         for dim in sorted(dims):
             peak = self.add("peak", (peak,), "peak", over=dim)
+            if dim in self.held:  # all blocks of a cluster agree before they go on
+                peak = self.add("combine_max", (peak,), "common_peak", over=dim)
         lowered = self.add("sub", (argument, peak), f"lowered_{argument}")
         self.builder.add(replace(node, args=(lowered,)))
         self.degrees[node.name] = {peak: 1}
@@ -176,6 +186,10 @@ class _Rewrite:
             return
         _require(list(degree.values()) == [1])
         (peak,) = degree
+        if node.op == "combine" and node.over in self.held:
+            self.builder.add(node)
+            self.degrees[node.name] = degree
+            return
         after = f"{peak}_last" if node.op == "accum" else f"{peak} of all blocks"
         if node.op == "accum" and after not in self.builder.types:
             self.add("last", (peak,), after)

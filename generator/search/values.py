@@ -157,12 +157,19 @@ class Saturation(Values):
         for i, leaf in self.leaves.items():
             if isinstance(leaf, View) and leaf.loop_cut is None:
                 known.setdefault(leaf.tensor, i)
+        shared = self.setting.split if self.setting.holding else None
         for node in spec.nodes:
-            if node.args and all(a in known for a in node.args):
-                args = tuple(known[a] for a in node.args)
-                value = self._make(Step(node.op, args, node.over))
-                if value is not None:
-                    known[node.name] = self._number(value, 1 + max(self.depths[a] for a in args))
+            if not node.args or not all(a in known for a in node.args):
+                continue
+            combine = "combine_max" if node.op == "amax" else "combine"
+            args = tuple(known[a] for a in node.args)
+            for op in (node.op, combine) if node.over and node.over == shared else (node.op,):
+                value = self._make(Step(op, args, node.over))
+                if value is None:
+                    break
+                args = (self._number(value, 1 + max(self.depths[a] for a in args)),)
+            else:
+                (known[node.name],) = args
 
     def _steps_at(self, high: int) -> Iterator[Step]:
         """Yield the steps whose newest operand is `high`.
@@ -265,7 +272,7 @@ class Saturation(Values):
             return None
         together, phase = met
         factors: tuple[str, ...] = PARTS
-        loop, split = self.setting.loop, self.setting.split
+        loop, split, holding = self.setting.loop, self.setting.split, self.setting.holding
         part = (parts_of(split or ""), PART)
         if step.op in ACCUMS:
             if any(how in (LOOP, BOTH) for _, how in together):
@@ -273,7 +280,7 @@ class Saturation(Values):
             dims = together | {part} if loop == split else together
             return dims, Phase.AFTER, accum_parts(split=loop == split)
         if step.op in COMBINES:
-            ready = phase in (Phase.BEFORE, Phase.AFTER)
+            ready = phase in (Phase.BEFORE, Phase.AFTER) or (holding and phase is Phase.JOINED)
             return (together - {part}, Phase.JOINED, COMBINE_PARTS) if ready else None
         if OPS[step.op].kind is not Kind.ELEMENTWISE:
             how = dict(together)[step.over]
@@ -283,8 +290,11 @@ class Saturation(Values):
             if step.over.endswith(parts_of("")):
                 factors = COMBINE_PARTS
             together = together - {(step.over, how)} | ({part} if how == GRID else set())
-        is_own = split is not None and bool({(split, GRID), part} & together)
-        return None if phase is Phase.JOINED and is_own else (together, phase, factors)
+        if phase is not Phase.JOINED:
+            return together, phase, factors
+        own = {part} if holding else {(split or "", GRID), part}
+        early = (a for a in args if a.phase is not Phase.JOINED)
+        return None if any(own & a.dims for a in early) else (together, phase, factors)
 
 
 def _met(args: Sequence[Value]) -> tuple[Dims, Phase] | None:

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage_kernels.generator.ir import Phase
-from mirage_kernels.generator.tiles.program import Barrier, BlockProgram, Load, Statement
+from mirage_kernels.generator.tiles.program import (
+    Arrive,
+    Barrier,
+    BlockProgram,
+    Combine,
+    Load,
+    Statement,
+)
 
 
 class _Seen:
@@ -53,11 +60,30 @@ def with_barriers(program: BlockProgram) -> BlockProgram:
                 seen.note(s)
             continue
         if phase is Phase.JOINED and said:
-            cluster = Barrier(cluster=True)
-            made[phase] = (cluster, *_placed(said, _Seen()), cluster)
+            made[phase] = tuple(_joined(said, seen))
             continue
         made[phase] = tuple(_placed(said, seen))
     return replace(program, statements=made)
+
+
+def _joined(said: Sequence[Statement], seen: _Seen) -> list[Statement]:
+    """Return what a cluster's blocks do together, with barriers of their own and of all of them.
+
+    Blocks read tiles of each other behind a barrier of the cluster alone, and none leaves before
+    all have read. Nobody writes what others read: a tile is written once here.
+    """
+    cluster, last = Barrier(cluster=True), [s for s in said if isinstance(s, Combine)][-1]
+    made, fresh = list[Statement]([cluster]), set[str]()
+    seen.clear()
+    for s in said:
+        if isinstance(s, Combine) and fresh & {*s.reads}:
+            made.append(cluster)
+            seen.clear()
+            fresh.clear()
+        made += _placed([s], seen)
+        fresh |= {*s.writes}
+        made += [Arrive()] if s is last else []
+    return [*made, cluster]
 
 
 def _placed(statements: Sequence[Statement], seen: _Seen) -> list[Statement]:

@@ -36,6 +36,9 @@ class Block:
     sums: dict[str, Array] = field(default_factory=dict)
     step: int = 0
     loading: int = 0  # the step that loads are for
+    fresh: set[str] = field(default_factory=set)  # tiles written since the cluster last met
+    lent: set[str] = field(default_factory=set)  # those that others have read since then
+    has_arrived: bool = False  # where the cluster meets for the last time
 
     @cached_property
     def offsets(self) -> dict[str, int]:
@@ -77,7 +80,22 @@ class Block:
         """Let a group of copies bring a tile; those of a step of the loop are one behind it."""
         self._write(name, index, values, max(0, group - 1), COPIES + group)
 
+    def lend(self, name: str, index: Index) -> Array:
+        """Let another block read a tile; raises TileError for what it may not see yet."""
+        if name in self.fresh:
+            raise TileError(f"{name} of another block is read without a barrier of the cluster")
+        self.lent.add(name)
+        return self.own(name, index)
+
+    def meet(self) -> None:
+        """Let the blocks of a cluster agree."""
+        self.fresh.clear()
+        self.lent.clear()
+
     def _write(self, name: str, index: Index, values: Array, step: int, who: int) -> None:
+        if name in self.lent:
+            raise TileError(f"{name} is written while other blocks may still read it")
+        self.fresh.add(name)
         at = self.address(self.program.tiles[name], index, step)
         self.memory.write(name, at, CELL_BYTES, np.broadcast_to(values, at.shape), who)
 

@@ -1,7 +1,8 @@
 """A muGraph without clusters, for languages that have none: one block does what several combine.
 
 The axis whose blocks make partial sums is gone. A block that loops takes the whole dim and combines
-nothing; for another one the axis becomes its loop, and what was combined is carried along.
+nothing, and so does one that holds its part to the end: it has the whole row. For any other the
+axis becomes its loop, and what was combined is carried along.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from mirage_kernels.generator.ir import Axis, Graph, Node, Space, check
+from mirage_kernels.generator.ir import Axis, Graph, Node, Space, check, held_dims, retile
 
-_CARRIED = {"combine": "accum", "combine_rescaled": "accum_rescaled"}
+_CARRIED = {"combine": "accum", "combine_max": "accum_max", "combine_rescaled": "accum_rescaled"}
 
 
 def without_clusters(graph: Graph) -> Graph:
     """Return a muGraph whose blocks combine nothing."""
     joined = [n for n in graph.blocks if n.body is not None and n.body.of(*_CARRIED)]
-    return check(replace(graph, nodes=tuple(_alone(n) if n in joined else n for n in graph.nodes)))
+    alone = replace(graph, nodes=tuple(_alone(n) if n in joined else n for n in graph.nodes))
+    return check(retile(alone, {}))
 
 
 def _alone(kernel: Node) -> Node:
@@ -27,11 +29,11 @@ def _alone(kernel: Node) -> Node:
     assert body.space is not None
     grid, given = body.space.grid, body.space.loop
     left = [i for i, axis in enumerate(grid) if not axis.reduced]
-    loop = given
-    if loop is None:
+    loop, becomes_loop = given, given is None and not held_dims(body)
+    if becomes_loop:
         (split,) = body.space.reduced
         loop = Axis("loop", split.dim, split.tile)
-    nodes = tuple(_nodes(body, left, becomes_loop=given is None))
+    nodes = tuple(_nodes(body, left, becomes_loop=becomes_loop))
     space = Space(tuple(grid[i] for i in left), loop)
     return replace(kernel, body=replace(body, nodes=nodes, space=space))
 

@@ -13,6 +13,7 @@ from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place, con
 from mirage_kernels.generator.tiles.program import (
     VECTOR_BYTES,
     Add,
+    Arrive,
     Barrier,
     BlockProgram,
     Clear,
@@ -37,7 +38,7 @@ class KernelWriter:
 
     def __init__(self, program: BlockProgram, symbol: str, storage: DType) -> None:
         self.program, self.symbol, self.storage = program, symbol, storage
-        self.writer = Writer()
+        self.writer, self.arrived = Writer(), False
         self.formulas = Formulas(program, self.writer, storage)
         self.staged = {t.name for t in program.tiles.values() if t.stages > 1}
         read = [n for n in program.body.inputs if n.name not in program.iotas]
@@ -208,12 +209,18 @@ class KernelWriter:
             Combine: self._combine,
             Store: self._store,
             Barrier: self._barrier,
+            Arrive: self._arrive,
         }
         write[type(s)](s)
 
+    def _arrive(self, s: Arrive) -> None:
+        self.arrived = True
+        self.writer.line("cluster_arrive();")
+
     def _barrier(self, s: Barrier) -> None:
         if s.cluster:
-            return self.writer.line("cluster_barrier();")
+            self.arrived, waits = False, self.arrived
+            return self.writer.line("cluster_wait();" if waits else "cluster_barrier();")
         if s.copies:
             self.writer.line("cp_async_wait<0>();")
         return self.writer.line("__syncthreads();")
@@ -356,7 +363,7 @@ class KernelWriter:
         sizes = {d.name: d.size for d in f.dims_of(s.value)}
         dims = [Dim(d.name, sizes[d.name]) for d in type_.dims if d.name in sizes]
         parts = {d: "0" for d in type_.names if d not in sizes}
-        if s in p.statements[Phase.JOINED]:
+        if s in p.statements[Phase.JOINED] and not p.is_held(s.output):
             w.line("if (cluster_rank() == 0)")
         beside = dims[-1].size if dims and type_.names[-1] == dims[-1].name else 1
         most = widest(p, [s.output], dims[-1].name if dims else "")

@@ -23,9 +23,10 @@ from mirage_kernels.generator.tiles.machine import (
     grid,
     scattered,
 )
-from mirage_kernels.generator.tiles.memory import COPIES, Array
+from mirage_kernels.generator.tiles.memory import COPIES, Array, TileError
 from mirage_kernels.generator.tiles.program import (
     Add,
+    Arrive,
     Barrier,
     BlockProgram,
     Clear,
@@ -71,12 +72,26 @@ class Interpreter:
             cluster = [
                 Block(program, {**place, **part}, self.extents) for part in self.places(reduced)
             ]
-            for block in cluster:
-                _Run(block, tensors, cluster).alone()
-            _Run(cluster[0], tensors, cluster).joined()
+            runs = [_Run(block, tensors, cluster) for block in cluster]
+            for run in runs:
+                run.alone()
+            joined(runs, program.statements[Phase.JOINED])
 
     def places(self, axes: Sequence[Axis]) -> Iterator[dict[str, int]]:
         return grid({a.name: range(-(-self.extents[a.dim] // a.tile)) for a in axes})
+
+
+def joined(runs: Sequence[_Run], said: Sequence[Statement]) -> None:
+    """Run what the blocks of a cluster do together, statement by statement.
+
+    Raises TileError where one may leave while others still read its tiles.
+    """
+    for s in said:
+        for run in runs:
+            run.joined(s)
+    for block in (run.block for run in runs):
+        if block.lent:
+            raise TileError(f"a block leaves while others may still read its {min(block.lent)}")
 
 
 class _Run(Machine[Statement, None]):
@@ -101,11 +116,11 @@ class _Run(Machine[Statement, None]):
         self.block.memory.barrier()
         self.perform(said[Phase.AFTER], Phase.AFTER.value)
 
-    def joined(self) -> None:
-        """Run what the first block of a cluster does for all."""
-        for other in self.cluster:
-            other.memory.barrier()
-        self.perform(self.program.statements[Phase.JOINED], Phase.JOINED.value)
+    def joined(self, s: Statement) -> None:
+        """Run a statement of those that the blocks of a cluster run together."""
+        of_all = isinstance(s, Store) and not self.program.is_held(s.output)
+        if not of_all or self.block is self.cluster[0]:  # it stores what all of them have
+            self.perform([s], Phase.JOINED.value)
 
     def steps(self) -> int:
         loop = self.program.space.loop
@@ -137,8 +152,17 @@ class _Run(Machine[Statement, None]):
     # -- statements ------------------------------------------------------------------------------
 
     def barrier(self, s: Barrier) -> None:
-        """Let threads agree, on the copies of the step and of those before it if it waits."""
+        """Let threads agree, on the copies of the step and of those before it if it waits.
+
+        So do those of the whole cluster.
+        """
         self.block.memory.barrier(COPIES + (self.group + 1 if s.copies else 0))
+        if s.cluster:
+            self.block.meet()
+
+    def arrive(self, s: Arrive) -> None:
+        """Promise to read no tiles of other blocks."""
+        self.block.has_arrived = True
 
     def fill(self, s: Fill) -> None:
         b, index = self.block, indices(self.program.tiles[s.value].dims)
@@ -262,15 +286,21 @@ class _Run(Machine[Statement, None]):
     def combine(self, s: Combine) -> None:
         tile = self.program.tiles[s.tile]
         index = indices(tile.dims)
-        values = np.stack([o.own(s.value, index) for o in self.cluster])
+        values = self.of_cluster(s.value, index)
         if s.peak:
             (peak,) = self.program.leaves(s.peak)
-            peaks = np.stack([o.own(peak, index) for o in self.cluster])
+            peaks = self.of_cluster(peak, index)
             with np.errstate(all="ignore"):
                 factors = np.where(peaks == -np.inf, 0.0, np.exp(peaks - peaks.max(axis=0)))
             values = np.where(factors == 0, 0.0, values * factors)
         joined = values.max(axis=0) if s.op == "max" else values.sum(axis=0)
         self.block.put(s.tile, index, joined)
+
+    def of_cluster(self, name: str, index: Index) -> Array:
+        """Read a tile of every block of the cluster."""
+        if self.block.has_arrived:
+            raise TileError(f"{name} of other blocks is read behind the last that a block reads")
+        return np.stack([other.lend(name, index) for other in self.cluster])
 
     def store(self, s: Store) -> None:
         p, b, output, value = self.program, self.block, s.output, s.value
@@ -297,6 +327,7 @@ class _Run(Machine[Statement, None]):
         scattered(tensor, places, inside, made)
 
     meanings: ClassVar[Meanings] = {
+        Arrive: arrive,
         Barrier: barrier,
         Load: load,
         Fill: fill,

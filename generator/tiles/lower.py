@@ -202,7 +202,7 @@ class _Lowering:
                     dims = self.types[name].dims
                     ordered = sorted(dims, key=lambda d: d.name == node.over)
                     self.tile(name, ordered)
-        for node in self.body.of("combine", "combine_rescaled"):  # other blocks read what it joins
+        for node in self.body.of(*COMBINES):  # other blocks read what it joins
             if OPS[self.body.producers[node.args[0]].op].kind is Kind.ELEMENTWISE:
                 self.tile(node.args[0])
         self.place_formulas()

@@ -205,10 +205,18 @@ class Store(Statement):
 
 @dataclass(frozen=True)
 class Barrier(Statement):
-    """All threads of the block get here before any goes on; `copies` waits for loads first."""
+    """All threads of the block get here before any goes on; `copies` waits for loads first.
+
+    All threads of the `cluster` do, or have got to where they `Arrive`, if one stands before it.
+    """
 
     copies: bool = False
     cluster: bool = False
+
+
+@dataclass(frozen=True)
+class Arrive(Statement):
+    """Tell the cluster that this block reads no tiles of others any more."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +263,11 @@ class BlockProgram:
         """Axes whose blocks are one cluster, over a dim of any extent: tiles grow with that."""
         joined = self.statements[Phase.JOINED]
         return tuple(a for a in self.space.reduced if joined and self.extents[a.dim].dynamic)
+
+    def is_held(self, output: str) -> bool:
+        """Say whether each block of a cluster stores its own part of an output."""
+        cuts = zip(self.space.grid, self.node(output).cuts, strict=True)
+        return any(axis.reduced and axis.dim == cut for axis, cut in cuts)
 
     def node(self, name: str) -> Node:
         """The node of the body that makes a value."""

@@ -16,15 +16,14 @@ from math import ceil, inf, prod
 from typing import ClassVar
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Axis, Dim, Graph, Node, Phase, Space, retile
-from mirage_kernels.generator.ir.ops import COMBINES
+from mirage_kernels.generator.ir import Dim, Graph, Node, Phase, retile
 from mirage_kernels.generator.meaning.cost import (
     block_work,
-    contiguous_dims,
     moved_bytes,
     with_parts,
 )
 from mirage_kernels.generator.plan.threads import without_threads
+from mirage_kernels.generator.schedules.general.options import LONG, choices, combines
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.lower import DEAR, block_programs
@@ -34,16 +33,6 @@ from mirage_kernels.generator.tiles.vectors import at_once, widest
 BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
 FEWEST = 2  # a bucket more where no product rounds the counted dim up
 MANY, FEW = 1024, 8  # what any extent of the counted dim, and of other dynamic dims, is planned for
-LONG = 4096  # of a dynamic dim that is summed along
-THREADS = (64, 128, 256, 512)
-STAGES = (2, 3, 4, 5, 6)
-LEAST_OF_PRODUCT = 8  # elements of a tile along its dims: fewer are computed as so many
-LEAST_PART = 64  # elements of a sum's part along a contiguous dim
-GRID_TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-ROWS = (1, 2, 4, 8)  # of a dim that is summed along and contiguous in no tensor, besides
-LOOP_TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
-MOST_BLOCKS = 8  # of a cluster, on all architectures that have them
-PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512, LONG)  # over 8: another kernel adds them
 MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
 THREADS_EACH, BLOCKS_EACH = 2048, 32  # of a multiprocessor: CUDA programming guide, appendix
@@ -54,6 +43,7 @@ SHARED_EACH = 1024  # bytes that a block takes beside its own, as the guide says
 LATENCY_US = 1.2  # from a copy's start to its end under load
 COPIED_PER_US = 6.0e4  # bytes that one multiprocessor takes at most
 BLOCK_US, BARRIER_US = 2.0, 0.1  # start and end of a block; a barrier of a step
+MEETING_US = 0.7  # of a cluster's blocks, between its first barrier and its last: a lead
 CLUSTERED = 0.9  # of the multiprocessors where clusters find room for all of their blocks
 PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
 ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
@@ -86,17 +76,20 @@ class GeneralKnobs(Knobs):
 
 
 SCHEDULE = Schedule[Graph](
-    knobs=GeneralKnobs, roles=GeneralRoles, fits=lambda graph, on: tuple(reasons(graph))
+    knobs=GeneralKnobs, roles=GeneralRoles, fits=lambda graph, on: tuple(reasons(graph, on))
 )
 
 
-def reasons(graph: Graph) -> Iterator[str]:
+def reasons(graph: Graph, on: Target) -> Iterator[str]:
     """Yield what a general kernel cannot do of a muGraph."""
     for node in graph.nodes:
         if node.op not in ("input", "output", "block", "iota", "const", "size"):
             yield f"{node.name} is a library's {node.op}: it is no kernel of its own"
-    for space in graph.spaces:
-        for axis in (a for a in space.reduced if space.loop is None and _joined(graph, space)):
+    clusters = [s for s in graph.spaces if s.reduced and combines(graph, s)]
+    if clusters and not on.has_clusters:
+        yield f"{on.arch} has no clusters, whose blocks could combine their sums"
+    for space in clusters:
+        for axis in space.reduced if space.loop is None else ():
             if any(d.dynamic for d in _dims(graph) if d.name == axis.dim):
                 yield f"blocks that sum along {axis.dim} in one step are as many as it is long"
 
@@ -104,12 +97,6 @@ def reasons(graph: Graph) -> Iterator[str]:
 def programs(graph: Graph, knobs: GeneralKnobs) -> tuple[BlockProgram, ...]:
     """Return the programs of a muGraph's kernels with given knobs."""
     return block_programs(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages)
-
-
-def _joined(graph: Graph, space: Space) -> bool:
-    """Say whether the blocks of a kernel combine what they sum, in a cluster."""
-    bodies = (k.body for k in graph.blocks if k.body is not None and k.body.space == space)
-    return any(n.op in COMBINES for body in bodies for n in body.nodes)
 
 
 def _dims(graph: Graph) -> Iterator[Dim]:
@@ -204,8 +191,15 @@ def _kernel(
     issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
     barriers = sum(isinstance(s, Barrier) for s in made.statements[Phase.LOOP])
     step = max(copying, computing, issuing) + BARRIER_US * barriers
-    times = (memory, cache, rounds * (BLOCK_US + steps * step))
+    times = (memory, cache, rounds * (BLOCK_US + steps * step + MEETING_US * _meetings(made)))
     return on.launch_us + float(sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS))
+
+
+def _meetings(made: BlockProgram) -> int:
+    """Return how often the blocks of a cluster meet on their way: not first and last."""
+    met = sum(isinstance(s, Barrier) and s.cluster for s in made.statements[Phase.JOINED])
+    alone = all(a.tile >= made.extents[a.dim].size for a in made.space.reduced)
+    return 0 if alone else max(0, met - 2)
 
 
 @dataclass(frozen=True)
@@ -277,53 +271,6 @@ def _resident(made: BlockProgram, on: Target) -> int:
     return min(*room, THREADS_EACH // made.threads, BLOCKS_EACH)
 
 
-def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the values of every knob that are tried, by name; tile sizes by `Axis.tile_key`."""
-    found: dict[str, tuple[int, ...]] = {}
-    of_products, along = _product_dims(graph), set[str]()
-    for kernel in graph.blocks:
-        assert kernel.body is not None
-        along |= contiguous_dims(kernel.body)
-    for space in graph.spaces:
-        for axis in space.axes:
-            options = _tiles(axis, space.loop, sizes[axis.dim])
-            if axis.reduced and not _joined(graph, space):
-                options = _part_tiles(sizes[axis.dim], LEAST_PART if axis.dim in along else 1)
-            elif axis is space.loop and axis.dim not in along:
-                options = (*ROWS, *options)
-            if axis.dim in of_products:
-                options = tuple(t for t in options if t >= LEAST_OF_PRODUCT) or options[-1:]
-            shared = set(found.get(axis.tile_key, options)) & set(options)
-            found[axis.tile_key] = tuple(sorted(shared)) or options
-    stages = STAGES if any(s.loop for s in graph.spaces) else STAGES[:1]
-    return {**found, "threads": THREADS, "stages": stages}
-
-
-def _product_dims(graph: Graph) -> set[str]:
-    """Return the dims whose tiles are rounded up for products: depth, last of rows and columns."""
-    found = set[str]()
-    for kernel in graph.blocks:
-        assert kernel.body is not None
-        for node in kernel.body.of("contract"):
-            a, b = (kernel.body.values[x].type.names for x in node.args)
-            own = ([d for d in mine if d not in other] for mine, other in ((a, b), (b, a)))
-            found |= {node.over, *(dims[-1] for dims in own if dims)}
-    return found
-
-
-def _part_tiles(size: int, least: int) -> tuple[int, ...]:
-    return tuple(sorted({-(-size // n // least) * least for n in PARTS}))
-
-
-def _tiles(axis: Axis, loop: Axis | None, size: int) -> tuple[int, ...]:
-    if axis.reduced:
-        parts = {-(-size // n // LEAST_PART) * LEAST_PART for n in (1, 2, 4, MOST_BLOCKS)}
-        return tuple(sorted(max(LEAST_PART, p) for p in parts))
-    wanted = LOOP_TILES if axis is loop else GRID_TILES
-    whole = next((t for t in wanted if t >= size), wanted[-1])
-    return tuple(t for t in wanted if t <= whole)
-
-
 Times = dict[GeneralKnobs, float]  # predicted microseconds
 
 
@@ -379,7 +326,7 @@ def general_by_size(graph: Graph, on: Target) -> dict[int, GeneralKnobs]:
 
     Raises PlanError where there are none.
     """
-    for reason in reasons(graph):
+    for reason in reasons(graph, on):
         raise PlanError(reason)
     counted = roles_of(graph).counted
     return {

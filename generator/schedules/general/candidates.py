@@ -15,13 +15,13 @@ from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.schedules.general import (
     GeneralKnobs,
     Times,
-    choices,
     explored,
     knobs_of,
     predict,
     roles_of,
     sizes_for,
 )
+from mirage_kernels.generator.schedules.general.options import choices
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.check import require_same

@@ -49,7 +49,7 @@ def _cuts(graph: Graph) -> object:
 def _logarithm(graph: Graph, on: Target) -> float:
     """Return the sum of the logarithms of predicted times; infinite where blocks have no room."""
     made = with_products(with_threads(graph))
-    if any(reasons(made)):
+    if any(reasons(made, on)):
         return inf
     counted = roles_of(made).counted
     total = 0.0

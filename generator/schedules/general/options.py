@@ -1,0 +1,87 @@
+"""The knobs of a general kernel that are tried: tile sizes by axis, threads and stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirage_kernels.generator.ir import Axis, Graph, Space, held_dims
+from mirage_kernels.generator.ir.ops import COMBINES
+from mirage_kernels.generator.meaning.cost import contiguous_dims
+
+LONG = 4096  # of a dynamic dim that is summed along
+THREADS = (64, 128, 256, 512)
+STAGES = (2, 3, 4, 5, 6)
+LEAST_OF_PRODUCT = 8  # elements of a tile along its dims: fewer are computed as so many
+LEAST_PART = 64  # elements of a sum's part along a contiguous dim
+GRID_TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ROWS = (1, 2, 4, 8)  # of a dim that is summed along and contiguous in no tensor, besides
+LOOP_TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
+MOST_BLOCKS = 8  # of a cluster, on all architectures that have them
+CLUSTERS = (
+    1,
+    2,
+    4,
+    6,
+    MOST_BLOCKS,
+)  # that hold a row; six may leave fewer processors idle
+PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512, LONG)  # over 8: another kernel adds them
+
+
+def combines(graph: Graph, space: Space) -> bool:
+    """Say whether the blocks of a kernel combine what they sum, in a cluster."""
+    bodies = (k.body for k in graph.blocks if k.body is not None and k.body.space == space)
+    return any(n.op in COMBINES for body in bodies for n in body.nodes)
+
+
+def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Return the values of every knob that are tried, by name; tile sizes by `Axis.tile_key`."""
+    found: dict[str, tuple[int, ...]] = {}
+    of_products, along, held = _product_dims(graph), set[str](), set[str]()
+    for kernel in graph.blocks:
+        assert kernel.body is not None
+        along |= contiguous_dims(kernel.body)
+        held |= held_dims(kernel.body)
+    for space in graph.spaces:
+        for axis in space.axes:
+            options = _tiles(axis, space.loop, sizes[axis.dim])
+            if axis.reduced and axis.dim in held:
+                options = tuple(sorted({_part(sizes[axis.dim], n) for n in CLUSTERS}))
+            elif axis.reduced and not combines(graph, space):
+                options = _part_tiles(sizes[axis.dim], LEAST_PART if axis.dim in along else 1)
+            elif axis is space.loop and axis.dim not in along:
+                options = (*ROWS, *options)
+            if axis.dim in of_products:
+                options = tuple(t for t in options if t >= LEAST_OF_PRODUCT) or options[-1:]
+            shared = set(found.get(axis.tile_key, options)) & set(options)
+            found[axis.tile_key] = tuple(sorted(shared)) or options
+    stages = STAGES if any(s.loop for s in graph.spaces) else STAGES[:1]
+    return {**found, "threads": THREADS, "stages": stages}
+
+
+def _product_dims(graph: Graph) -> set[str]:
+    """Return the dims whose tiles are rounded up for products: depth, last of rows and columns."""
+    found = set[str]()
+    for kernel in graph.blocks:
+        assert kernel.body is not None
+        for node in kernel.body.of("contract"):
+            a, b = (kernel.body.values[x].type.names for x in node.args)
+            own = ([d for d in mine if d not in other] for mine, other in ((a, b), (b, a)))
+            found |= {node.over, *(dims[-1] for dims in own if dims)}
+    return found
+
+
+def _part_tiles(size: int, least: int) -> tuple[int, ...]:
+    return tuple(sorted({-(-size // n // least) * least for n in PARTS}))
+
+
+def _part(size: int, blocks: int) -> int:
+    """Return the elements of each of so many blocks of a cluster."""
+    return max(LEAST_PART, -(-size // blocks // LEAST_PART) * LEAST_PART)
+
+
+def _tiles(axis: Axis, loop: Axis | None, size: int) -> tuple[int, ...]:
+    if axis.reduced:
+        return tuple(sorted({_part(size, n) for n in (1, 2, 4, MOST_BLOCKS)}))
+    wanted = LOOP_TILES if axis is loop else GRID_TILES
+    whole = next((t for t in wanted if t >= size), wanted[-1])
+    return tuple(t for t in wanted if t <= whole)
