@@ -301,6 +301,7 @@ template <class Op>
 __device__ float combine(const float* mine) {
   const int blocks = cute::cluster_shape().x;
   float joined = Op::kIdentity;
+#pragma unroll 1
   for (int first = 0; first < blocks; first += kReadAtOnce) {
     float read[kReadAtOnce];
 #pragma unroll

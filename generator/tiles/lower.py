@@ -220,7 +220,8 @@ class _Lowering:
         """
         for node in reversed(self.body.nodes):
             name, own = node.name, prod(d.size for d in node.out.type.dims)
-            if own == 1 or not self.is_formula(name):
+            single = own == 1 and self.phases[name] is not Phase.JOINED  # a row's own: of a cluster
+            if single or not node.out.type.dims or not self.is_formula(name):
                 continue
             wanted = self.is_dear(name) or (self.is_constant(name) and self.is_summed(name))
             if wanted and self.times(name) > OFTEN * own:

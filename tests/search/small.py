@@ -45,6 +45,7 @@ DIMS = {
     "L": Dim("L", 8192, dynamic=True),
     "J": Dim("J", 64),
     "T": Dim("T", 64),
+    "W": Dim("W", 2**18),  # no block holds a row along it
 }
 
 
