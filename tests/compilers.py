@@ -51,9 +51,9 @@ def compiled(text: str, folder: Path, *options: str) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, cwd=folder)
 
 
-def assembled(source: Path, arch: str, folder: Path) -> list[Assembled]:
-    """Return what ptxas reports of the kernels in a source over csrc/."""
+def assembled(source: Path, arch: str, folder: Path, *more: str) -> list[Assembled]:
+    """Return what ptxas reports of the kernels in a source over csrc/, with `more` options."""
     options = ("-O3", "-std=c++17", f"-I{ROOT / 'csrc'}", "-Xptxas=-v", "-cubin", f"-arch={arch}")
-    command = [nvcc(), *options, str(source), "-o", str(folder / "kernels.cubin")]
+    command = [nvcc(), *options, *more, str(source), "-o", str(folder / "kernels.cubin")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     return parse(ran.stdout + ran.stderr)
