@@ -127,6 +127,13 @@ class Formulas:
         split = "min" in self.limit(value, dim)
         return whole.dynamic or whole.size % own.size != 0 or size != own.size or split
 
+    def has_whole_vectors(self, value: str, dim: str, place: Place) -> bool:
+        """Say whether each vector lies within a tensor along a dim, or all of it beyond."""
+        whole, p = self.program.extents[dim], self.program
+        along = place.vector == dim and self.is_wide(value, dim, place.width)
+        fixed = not whole.dynamic and all(a.tile % place.width == 0 for a in p.space.reduced)
+        return along and fixed and whole.size % place.width == 0
+
     def inside(self, value: str, dims: Sequence[str], place: Place) -> str:
         """Return the test that element `e` of a vector lies within the tensors along dims."""
         tests = []

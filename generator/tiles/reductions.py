@@ -47,9 +47,13 @@ def _join(f: Formulas, s: Reduce, values: Sequence[str], place: Place, *, across
     """Write what a step adds to a thread's share of results."""
     w, op = f.writer, "Max" if s.op == "max" else "Sum"
     made = f.write(values, place)
+    first = next(v for v in values if s.over in f.program.type(v).names)
+    uneven = f.is_uneven(first, s.over)
+    if uneven and f.has_whole_vectors(first, s.over, place):
+        w.line(f"if (!({f.inside(first, [s.over], replace(place, vector=''))})) return;")
+        uneven = False
     with w.block(f"for (int e = 0; e < {place.width}; ++e) {{"):
-        first = next(v for v in values if s.over in f.program.type(v).names)
-        if f.is_uneven(first, s.over):
+        if uneven:
             w.line(f"if (!({f.inside(first, [s.over], place)})) continue;")
         to = f"joined[{'e' if across else 0}]"
         w.line(f"{to} = {op}::join({to}, {' * '.join(f'{m}[e]' for m in made)});")

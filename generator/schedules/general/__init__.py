@@ -16,7 +16,7 @@ from math import ceil, inf, prod
 from typing import ClassVar
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Dim, Graph, Node, Phase, retile
+from mirage_kernels.generator.ir import Dim, Graph, Node, Phase, held_dims, retile
 from mirage_kernels.generator.meaning.cost import (
     block_work,
     moved_bytes,
@@ -191,15 +191,34 @@ def _kernel(
     issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
     barriers = sum(isinstance(s, Barrier) for s in made.statements[Phase.LOOP])
     step = max(copying, computing, issuing) + BARRIER_US * barriers
-    times = (memory, cache, rounds * (BLOCK_US + steps * step + MEETING_US * _meetings(made)))
+    if held_dims(made.body):  # one after the other, in turn where blocks follow each other
+        parts = [*_reading_us(made, together), max(computing, issuing), _meeting_us(made)]
+        step = max(parts) + (sum(parts) - max(parts)) / (together if rounds > 1 else 1)
+    times = (memory, cache, rounds * (BLOCK_US + steps * step))
     return on.launch_us + float(sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS))
 
 
-def _meetings(made: BlockProgram) -> int:
-    """Return how often the blocks of a cluster meet on their way: not first and last."""
+def _meeting_us(made: BlockProgram) -> float:
+    """Return for how long the blocks of a cluster meet on their way: not first and last."""
     met = sum(isinstance(s, Barrier) and s.cluster for s in made.statements[Phase.JOINED])
     alone = all(a.tile >= made.extents[a.dim].size for a in made.space.reduced)
-    return 0 if alone else max(0, met - 2)
+    return 0.0 if alone else MEETING_US * (met - 2)
+
+
+def _reading_us(made: BlockProgram, together: int) -> Iterator[float]:
+    """Yield how long blocks read that hold a row: their parts of it, then what they store with it.
+
+    The latter is read in place, again for each of a block's rows.
+    """
+    rows = {a.dim: a.tile for a in made.space.grid if not a.reduced}
+    for copied in (True, False):
+        own = [n.out for n in made.body.inputs if n.out.type.dims and n.name not in made.iotas]
+        types = [v.type for v in own if (v.name in made.tiles) is copied]
+        again = [1 if copied else prod(rows[d] for d in rows if d not in t.names) for t in types]
+        size = sum(n * t.bytes for n, t in zip(again, types, strict=True))
+        most = made.threads * at_once(VECTOR_BYTES) * VECTOR_BYTES  # of one input
+        under_way = sum(t.bytes if copied else min(t.bytes, most) for t in types)
+        yield size / min(COPIED_PER_US / together, max(1, under_way) / LATENCY_US)
 
 
 @dataclass(frozen=True)

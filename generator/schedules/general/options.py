@@ -55,7 +55,8 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
             shared = set(found.get(axis.tile_key, options)) & set(options)
             found[axis.tile_key] = tuple(sorted(shared)) or options
     stages = STAGES if any(s.loop for s in graph.spaces) else STAGES[:1]
-    return {**found, "threads": THREADS, "stages": stages}
+    threads = THREADS[1:] if held else THREADS  # parts of long rows are work for many
+    return {**found, "threads": threads, "stages": stages}
 
 
 def _product_dims(graph: Graph) -> set[str]:
