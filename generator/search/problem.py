@@ -74,7 +74,8 @@ class Problem:
             row = [d for d in type_.dims if d.name in reduced and d.name in output]
             beyond |= {d.name for d in row if not d.dynamic and prod(r.size for r in row) > most}
         endless = frozenset(d.name for t in types for d in t.dims if d.size > most)
-        return DimRoles(reduced, output, long, endless, frozenset(beyond))
+        shared = frozenset(beyond) if self.on.has_clusters else frozenset[str]()
+        return DimRoles(reduced, output, long, endless, shared)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
