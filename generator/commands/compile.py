@@ -22,6 +22,9 @@ def _folder(parser: argparse.ArgumentParser) -> None:
 def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Each kernel takes seconds, attention minutes; one that is compiled already stays as it is.
 
+    A record without its source, as an interrupted `generate` leaves it, is named; the others are
+    compiled, and the exit code is 1.
+
     `mirage_kernels.load("DIR")` adds kernels of the library's recipes to what its ops dispatch to,
     and makes programs of the others, called by name. MIRAGE_KERNELS_PATH=DIR does it at import.
 
@@ -36,7 +39,7 @@ def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """
     folder: Path = arguments.folder
     wanted = list[SharedObject]()
-    programs = list[KernelRecord]()
+    programs, lost = list[KernelRecord](), 0
     for path, record in emitted(folder).items():
         try:
             text = object_text(record)
@@ -46,6 +49,11 @@ def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
         out = (folder / path).with_suffix(".so").resolve()
         names = (f"{record.stem}.cu", *text.beside)
         sources = tuple((out.parent / name).resolve() for name in names)
+        if missing := [str(source) for source in sources if not source.is_file()]:
+            lost += 1
+            again = f"left out: without {', '.join(missing)}; generate it again"
+            terminal.note(f"  {folder / path} is {again}: {record.command}")
+            continue
         wanted.append(SharedObject(out, text.text, sources, text.uses_cute))
         programs += [] if text.serves_op else [record]
     if not wanted:
@@ -62,7 +70,7 @@ def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
     terminal.line(f"{counted(len(made), 'kernel')} in {folder}")
     _say_next(folder, len(made) > len(programs), programs, terminal)
     terminal.document({"compiled": [str(path) for path in made]})
-    return 0
+    return int(lost > 0)
 
 
 def _say_next(

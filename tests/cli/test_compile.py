@@ -109,3 +109,18 @@ def test_a_folder_without_kernels_is_named(
     assert said.code == 2
     assert "holds no kernels to compile" in said.err
     assert "`mirage-kernels generate RECIPE|FILE --out DIR` writes them" in said.err
+
+
+def test_a_record_without_its_source_is_named_and_the_others_are_compiled(
+    folder: Path, record: KernelRecord, mirage_kernels: Callable[..., SimpleNamespace]
+) -> None:
+    source = (folder / record.path).with_suffix(".cu")
+    other = source.with_name("K4096_N6144_bf16.cu")
+    for ending in (".json", ".cu"):
+        kernel = (package_kernels() / record.path).with_name(other.with_suffix(ending).name)
+        shutil.copy(kernel, source.parent)
+    source.unlink()
+    said = mirage_kernels("compile", str(folder))
+    assert said.code == 1
+    assert f"is left out: without {source}; generate it again: mirage-kernels" in said.err
+    assert other.with_suffix(".so").is_file()

@@ -20,6 +20,7 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import files_of, plan_of, table_of
+from mirage_kernels.generator.schedules import RANKED
 from mirage_kernels.generator.schedules.choose import programs_of, variants
 from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.register_operand import RegisterOperand
@@ -188,6 +189,14 @@ def test_a_measured_schedule_takes_the_place_of_the_rule_s_if_that_was_measured_
     assert rule[-1].label == "register_operand"
     assert chosen_variants(programs, ON, measured({64: sliced}, rule[-1]))[-1].knobs == sliced
     assert chosen_variants(programs, ON, measured({64: sliced}))[-1].knobs == rule[-1]
+
+
+def test_measured_knobs_of_a_schedule_that_does_not_run_the_program_are_passed_over() -> None:
+    """As where the other element type's muGraph was measured: such a kernel did not compile."""
+    programs, rule = of_kernel("rms_norm_gated_mlp/K2048_N8192")
+    held = RegisterOperand(64, 64, 4, groups=2)
+    assert RANKED[held.schedule].fits(programs[0], ON)  # reasons against it
+    assert chosen_variants(programs, ON, measured({64: held}, rule[-1]))[-1].knobs == rule[-1]
 
 
 def without_producers(knobs: Knobs) -> Knobs:
