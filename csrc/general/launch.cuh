@@ -23,12 +23,13 @@ struct Tensor {
   int dims;
   int64_t strides[kMostDims];
   bool aligned;
+  const void* end;  // behind the last element; where all strides are positive
 };
 
 inline Tensor tensor(void* at, const int64_t* strides, int bytes, bool packed, bool uneven,
                      std::initializer_list<int64_t> extents) {
   Tensor made{at, static_cast<int>(extents.size()), {}, reinterpret_cast<uintptr_t>(at) % 16 == 0};
-  int64_t beside = 1;
+  int64_t beside = 1, last_element = 0;
   for (int i = made.dims - 1; i >= 0; --i) {
     made.strides[i] = strides[i];
     const bool last = i + 1 == made.dims, single = extents.begin()[i] == 1;
@@ -36,7 +37,9 @@ inline Tensor tensor(void* at, const int64_t* strides, int bytes, bool packed, b
     made.aligned &= single || last || uneven || strides[i] * bytes % 16 == 0;
     made.aligned &= single || (strides[i] >= 0 && strides[i] <= INT32_MAX);
     beside *= extents.begin()[i];
+    last_element += (extents.begin()[i] - 1) * strides[i];
   }
+  made.end = static_cast<const char*>(at) + (last_element + 1) * bytes;
   made.aligned |= at == nullptr;
   return made;
 }

@@ -115,6 +115,53 @@ __device__ Vector<T, kWidth> read_within(const T* from, int64_t stride, int64_t 
   return made;
 }
 
+// A vector of a row that begins anywhere: the two aligned words of 16 bytes that hold it, and how
+// many bytes it is shifted in them. Behind the end of its row is what lies there.
+template <class T, int kWidth>
+struct Uneven {
+  static_assert(sizeof(T) == 2 && sizeof(T) * kWidth == 16);
+  Vector<T, kWidth> words[2];
+  int shift;
+};
+
+// Such a vector within a row; `end`: of the tensor. Words that reach beyond it are not read.
+template <int kWidth, bool kAligned, class T>
+__device__ Uneven<T, kWidth> read_uneven(const T* from, int64_t stride, int64_t left,
+                                         const void* end) {
+  Uneven<T, kWidth> made{};
+  if constexpr (kAligned) {
+    const auto at = reinterpret_cast<uintptr_t>(from), low = at & ~uintptr_t{15};
+    const bool whole = left > 0 && low + 32 <= reinterpret_cast<uintptr_t>(end);
+    made.words[0] = read_if<kWidth>(reinterpret_cast<const T*>(low), whole);
+    made.words[1] = read_if<kWidth>(reinterpret_cast<const T*>(low) + kWidth, whole);
+    made.shift = static_cast<int>(at & 15);
+    if (left <= 0 || whole) return made;
+    made.shift = 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i)
+    made.words[0].of[i] = read_if<1>(from + i * stride, i < left).of[0];
+  return made;
+}
+
+template <class T, int kWidth>
+__device__ Vector<T, kWidth> shifted(const Uneven<T, kWidth>& from) {
+  const auto& words = reinterpret_cast<const uint32_t(&)[8]>(from.words);
+  uint32_t by_eight[6], by_four[5];
+  union {
+    uint32_t words[4];
+    Vector<T, kWidth> vector;
+  } made;
+#pragma unroll
+  for (int i = 0; i < 6; ++i) by_eight[i] = from.shift & 8 ? words[i + 2] : words[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) by_four[i] = from.shift & 4 ? by_eight[i + 1] : by_eight[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    made.words[i] = __funnelshift_r(by_four[i], by_four[i + 1], (from.shift & 2) * 8);
+  return made.vector;
+}
+
 template <int kWidth, bool kAligned, class T>
 __device__ void write_within(T* to, int64_t stride, int64_t left, const float (&from)[kWidth]) {
   if (kAligned && stride == 1 && left >= kWidth) return write(to, from);

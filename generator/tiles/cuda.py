@@ -30,7 +30,7 @@ from mirage_kernels.generator.tiles.program import (
     Tile,
 )
 from mirage_kernels.generator.tiles.reductions import write_reduction
-from mirage_kernels.generator.tiles.vectors import WIDTHS, widest
+from mirage_kernels.generator.tiles.vectors import WIDTHS, is_shifted, widest
 
 
 class KernelWriter:
@@ -60,6 +60,11 @@ class KernelWriter:
         for n in (*self.inputs, *self.program.body.of("output")):
             yield self.formulas.tensor(n.name), self.program.tensors[n.name], len(n.out.type.dims)
 
+    def ended(self) -> list[tuple[str, str]]:
+        """Return the tensors whose ends a kernel knows: its field, the kernel graph's name."""
+        found = [n.name for n in self.inputs if is_shifted(self.program, n.name)]
+        return [(self.formulas.tensor(name), self.program.tensors[name]) for name in found]
+
     def text(self) -> list[str]:
         """Return the lines of the arguments, the kernel and its launch."""
         w = self.writer
@@ -69,6 +74,8 @@ class KernelWriter:
                 name = self.formulas.tensor(n.name)
                 w.line(f"{const}{CTYPES[n.out.type.dtype]}* {name};")
                 w.line(f"int64_t {name}_strides[{max(1, len(self.program.memory(n.name)))}];")
+                if n.op == "input" and is_shifted(self.program, n.name):
+                    w.line(f"const void* {name}_end;")
             for x in self.indices.values():
                 w.line(f"const {'int' if x.dtype == 'int32' else 'int64_t'}* {x.by}_index;")
                 w.line(f"int64_t {x.by}_index_strides[{max(1, len(x.dims))}];")

@@ -15,7 +15,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
-from mirage_kernels.generator.tiles.vectors import at_once, widest
+from mirage_kernels.generator.tiles.vectors import at_once, has_uneven_rows, widest
 
 CTYPES = {**TYPES, DType.INT32: "int", DType.BOOL: "bool"}
 _ON_NUMBERS = {  # truth values are 1 and 0
@@ -203,6 +203,7 @@ class Formulas:
             else f"const int left = {left};"
         )
         wide = self.is_wide(value, vector, place.width) and place.width <= widest(p, [value])
+        wide |= self._is_shifted(value, place)
         return "kAligned" if vector == last and wide else "false"
 
     def _row(self, value: str, places: Mapping[str, Sequence[str]]) -> None:
@@ -239,7 +240,8 @@ class Formulas:
             with self.writer.block("struct Taken {", "};"):
                 for x in place.taken:
                     kinds = f"{CTYPES[self.program.type(x).dtype]}, {self.count(x, place)}"
-                    self.writer.line(f"Vector<{kinds}> {x};")
+                    kind = "Uneven" if self._is_shifted(x, place) else "Vector"
+                    self.writer.line(f"{kind}<{kinds}> {x};")
             yield "Taken"
 
     def take(self, place: Place) -> None:
@@ -247,13 +249,20 @@ class Formulas:
         for name in place.taken:
             with self.writer.block("{"):
                 beside = self.in_tensor(name, place, "const auto* from")
-                read = f"read_within<{self.count(name, place)}, {beside}>(from, stride, left)"
+                kinds, given = f"{self.count(name, place)}, {beside}", "from, stride, left"
+                read = f"read_within<{kinds}>({given})"
+                if self._is_shifted(name, place):
+                    read = f"read_uneven<{kinds}>({given}, args.{self.tensor(name)}_end)"
                 self.writer.line(f"taken.{name} = {read};")
 
     def at_once(self, place: Place) -> int:
         """Return how many times a thread takes what it takes before it uses the first."""
         types = {x: self.program.type(x).dtype.bytes for x in place.taken}
         return at_once(sum(self.count(x, place) * n for x, n in types.items()))
+
+    def _is_shifted(self, name: str, place: Place) -> bool:
+        """Say whether a vector is read as two words, to be shifted into place."""
+        return self.count(name, place) > 1 and has_uneven_rows(self.program.whole(name))
 
     def count(self, name: str, place: Place) -> int:
         """Return how many elements of a value a vector has."""
@@ -331,6 +340,9 @@ class Formulas:
         if not type_.dims:
             return f"{name}[0]" if name in p.tiles else f"float(args.{name})"
         varies, count = place.vector in type_.names, self.count(name, place)
+        if name in place.taken and self._is_shifted(name, place):
+            w.line(f"const auto {name}_v = shifted(taken.{name});")
+            return f"wide({name}_v.of[e])"
         if name in place.taken:
             return f"wide(taken.{name}.of[{'e' if varies else 0}])"
         w.line(f"float {name}_v[{count}];")

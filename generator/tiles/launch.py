@@ -233,6 +233,8 @@ class Launcher:
         w.line(f"{own.args_type} {args}{{}};")
         for field, tensor, _ in own.tensors():
             w.line(f"general::assign({args}.{field}, {args}.{field}_strides, {tensor}_tensor);")
+        for field, tensor in own.ended():
+            w.line(f"{args}.{field}_end = {tensor}_tensor.end;")
         for x in own.indices:
             field = f"{args}.{x}_index"
             w.line(f"general::assign({field}, {field}_strides, {x}_index_tensor);")

@@ -28,7 +28,7 @@ from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.lower import DEAR, block_programs
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram, Reduce
-from mirage_kernels.generator.tiles.vectors import at_once, widest
+from mirage_kernels.generator.tiles.vectors import at_once, widest_read
 
 BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
 FEWEST = 2  # a bucket more where no product rounds the counted dim up
@@ -237,7 +237,7 @@ class _Reads:
             type_ = node.out.type
             if not type_.dims or node.name in made.iotas:
                 continue
-            vector = min(VECTOR_BYTES, widest(made, [node.name]) * type_.dtype.bytes)
+            vector = min(VECTOR_BYTES, widest_read(made, node.name) * type_.dtype.bytes)
             size = prod(d.size for d in type_.dims) * type_.dtype.bytes
             copied = node.name in made.tiles
             issued += (COPY if copied else READ) * size / vector / (1 if node.loop_cut else steps)
@@ -258,7 +258,7 @@ def _fetched(made: BlockProgram) -> float:
         size = prod(d.size for d in type_.dims) * type_.dtype.bytes
         last = type_.dims[-1]
         run = last.size * type_.dtype.bytes if last.size < made.extents[last.name].size else inf
-        whole = widest(made, [node.name]) > 1
+        whole = widest_read(made, node.name) > 1
         lines = max(1.0, LINE_BYTES / run) if whole else 1.0 + LINE_BYTES / run
         wanted, fetched = wanted + size, fetched + size * lines
     return fetched / wanted
@@ -273,7 +273,7 @@ def _reopened(made: BlockProgram) -> float:
             if name in made.tiles or name not in made.tensors or not type_.dims:
                 continue
             tile = type_.dims[-1].size * type_.dtype.bytes
-            passed = made.threads * min(VECTOR_BYTES, widest(made, [name]) * type_.dtype.bytes)
+            passed = made.threads * min(VECTOR_BYTES, widest_read(made, name) * type_.dtype.bytes)
             if s.over != type_.names[-1]:
                 most = max(most, min(tile, PAGE_BYTES) / passed)
     return most

@@ -1,0 +1,128 @@
+"""Sums over rows that begin anywhere: read as aligned words that are shifted into place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from compilers import assembled
+from torch import Tensor
+
+import mirage_kernels
+from mirage_kernels.generator.build.programs import cute_folder
+from mirage_kernels.generator.cli import main
+from mirage_kernels.generator.frontend.from_torch import from_torch
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.pipeline import Result, generate
+from mirage_kernels.generator.records.folder import write
+from mirage_kernels.generator.request import Request
+
+COLUMNS = (7, 9, 250, 1023)
+ROWS = 48  # that are summed
+TYPES = {DType.BF16: torch.bfloat16, DType.FP16: torch.float16}
+
+
+def sum_of_columns(x: Tensor) -> Tensor:
+    return torch.sum(x, dim=1)
+
+
+def max_of_columns(x: Tensor) -> Tensor:
+    return torch.amax(x, dim=1)
+
+
+def sum_of_rows(x: Tensor) -> Tensor:
+    return torch.sum(x, dim=2)
+
+
+FUNCTIONS = (sum_of_columns, max_of_columns, sum_of_rows)
+
+
+@cache
+def made(function: Callable[[Tensor], Tensor], columns: int, dtype: DType = DType.BF16) -> Result:
+    given = {"x": torch.empty(4, ROWS, columns, dtype=TYPES[dtype], device="meta")}
+    recipe = from_torch(function, given, dynamic={"x": {0: "M"}})
+    request = Request(recipe, recipe.shapes[0], dtype, "sm_90a")
+    return generate(request, jobs=1, progress=lambda event: None)
+
+
+def source(result: Result) -> str:
+    return next(text for path, text in result.files.items() if path.endswith(".cu"))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_uneven_rows_are_read_as_vectors_up_to_the_end_of_their_tensor(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    text = source(made(function, 1023))
+    assert "read_uneven<8, kAligned>(from, stride, left, args.x_tile_in_end)" in text
+    assert "args_0.x_tile_in_end = x_tensor.end;" in text
+
+
+def test_even_rows_are_read_as_before() -> None:
+    text = source(made(sum_of_columns, 1024))
+    assert "read_uneven" not in text
+    assert "_end" not in text
+
+
+def test_its_kernels_spill_no_registers(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.cu"
+    path.write_text(source(made(sum_of_columns, 1023)))
+    options = ("--expt-relaxed-constexpr", "-isystem", str(cute_folder()))
+    kernels = assembled(path, "sm_90a", tmp_path, *options)
+    assert {kernel.spill_bytes for kernel in kernels} == {0}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kernels of all functions, extents and types."""
+    out = tmp_path_factory.mktemp("uneven_rows")
+    wanted = [(f, n, d) for f in FUNCTIONS for n in COLUMNS for d in TYPES]
+    write([made(*one) for one in wanted], out)
+    assert main(["compile", str(out)]) == 0
+    mirage_kernels.load(out)
+    return out
+
+
+def small_integers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Numbers whose sums are exact."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randint(-3, 4, shape, generator=generator).to(dtype).cuda()
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("dtype", TYPES.values())
+@pytest.mark.parametrize("first", [0, 1, 2, 5, 7, 8])
+def test_sums_are_exact_wherever_a_tensor_begins_among_numbers_that_are_not_its_own(
+    function: Callable[[Tensor], Tensor], columns: int, dtype: torch.dtype, first: int
+) -> None:
+    """Around the tensor lie NaNs; the last elements lie in a word that is not all its own."""
+    op = mirage_kernels.program(function.__name__)
+    for count in (1, 3, 17):
+        size = count * ROWS * columns
+        memory = torch.full((first + size + 3,), float("nan"), dtype=dtype, device="cuda")
+        x = memory[first : first + size].view(count, ROWS, columns)
+        x.copy_(small_integers(tuple(x.shape), dtype))
+        assert torch.equal(op(x), function(x))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_rows_with_others_between_them_are_read_where_they_are(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    wide = small_integers((3, ROWS, 2100), torch.bfloat16)
+    op = mirage_kernels.program(function.__name__)
+    for x in (
+        wide[..., :1023],
+        wide[..., 5:1028],
+        wide[..., ::2][..., :1023],
+        wide[::2, :, 8:1031],
+    ):
+        assert torch.equal(op(x), function(x))
