@@ -81,12 +81,12 @@ class Recipe:
     """A tensor program, its inputs by name, its PyTorch reference and the shapes it is built for.
 
     `inputs` and `output` give dims as text, `"M K"`; an input with no dims is a run-time scalar
-    (fp32), one that ends in `:int32` holds positions or lengths. `dynamic` gives the bound of
-    every dim whose extent is known only at run time; all other dims are static. The first of them
-    numbers what a call brings, tokens or sequences: an input without it is a weight. `ranges` gives
-    the least and the largest value of int32 inputs, as numbers or dims: `"1..L"`. A call may leave
-    out what is `optional`: it counts as zeros then, so the program may only add or subtract it.
-    `scalars` gives the values that run-time scalars take in tests and measurements.
+    (fp32), one that ends in `:int32` holds positions or lengths, in `:bool` a mask. `dynamic` gives
+    the bound of every dim whose extent is known only at run time; all other dims are static. The
+    first of them numbers what a call brings, tokens or sequences: an input without it is a weight.
+    `ranges` gives the least and the largest value of int32 inputs, as numbers or dims: `"1..L"`. A
+    call may leave out what is `optional`: it counts as zeros then, so the program may only add or
+    subtract it. `scalars` gives the values that run-time scalars take in tests and measurements.
     `also` names results beside the output, which the program returns behind it; where it is
     computed from them they are stored on the way. Weights that are `stacked` may also come as
     slices of stacks, of which every token has its own. `strided` says that tensors lie apart in

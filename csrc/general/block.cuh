@@ -78,6 +78,12 @@ __device__ void load_elements(T* to, const T* from, int64_t stride, int left) {
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) to[i] = read_if<1>(from + i * stride, i < left).of[0];
 }
+// Of a mask, as numbers.
+template <int kWidth, bool kAligned, class T>
+__device__ void load_elements(T* to, const bool* from, int64_t stride, int left) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) to[i] = T(wide(read_if<1>(from + i * stride, i < left).of[0]));
+}
 template <int kWidth, bool kAligned, class T>
 __device__ void load_vector(T* to, const T* from, int64_t stride, int left) {
   if (kAligned && stride == 1 && (left >= kWidth || left <= 0))

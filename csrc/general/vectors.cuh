@@ -74,7 +74,11 @@ __device__ Vector<T, kWidth> read_if(const T* from, bool wanted) {
     Vector<T, kWidth> vector;
   } made;
   const int take = wanted;
-  if constexpr (kBytes == 2) {
+  if constexpr (kBytes == 1) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.u16 %0, 0; @p ld.global.u8 %0, [%1]; }"
+                 : "=h"(made.half)
+                 : "l"(from), "r"(take));
+  } else if constexpr (kBytes == 2) {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.u16 %0, 0; @p ld.global.u16 %0, [%1]; }"
                  : "=h"(made.half)
                  : "l"(from), "r"(take));

@@ -1,4 +1,7 @@
-"""Whole numbers and choices by position, and views of them: values that no kernel reads."""
+"""Whole numbers and choices by position or by a boolean tensor, and views of them.
+
+No kernel stores them: it compares positions, and reads the elements of the boolean tensor.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,25 @@ Extents = tuple[int, ...]
 
 
 @dataclass(frozen=True)
+class Held:
+    """A condition on an element of a boolean tensor: that it `holds`, or that it does not.
+
+    `at` has for each dim of what is chosen the dim of the tensor that it is, or -1.
+    """
+
+    tensor: Tensor
+    at: tuple[int, ...]
+    holds: bool = True
+
+    def seen(self, at: Sequence[int]) -> Held:
+        """Return the condition on a view, whose dims are these of what was chosen, or -1."""
+        return replace(self, at=tuple(-1 if d < 0 else self.at[d] for d in at))
+
+
+Test = Condition | Held
+
+
+@dataclass(frozen=True)
 class Affine:
     """A whole number for each element: positions times factors, plus a number."""
 
@@ -27,7 +49,7 @@ class Chosen:
     """One of two numbers or tensors for each element: `inside` where all conditions hold."""
 
     dims: Extents
-    conditions: tuple[Condition, ...]
+    conditions: tuple[Test, ...]
     inside: Any  # a number, a truth value, or a tensor
     outside: float
 
@@ -50,7 +72,13 @@ def _moved(x: Positional, dims: Sequence[int], at: Sequence[int]) -> Positional:
 
     if isinstance(x, Affine):
         return Affine((*dims,), of(x.value))
-    return replace(x, dims=(*dims,), conditions=tuple(map(of, x.conditions)))
+    tests = (c.seen(at) if isinstance(c, Held) else of(c) for c in x.conditions)
+    return replace(x, dims=(*dims,), conditions=tuple(tests))
+
+
+def given(x: Tensor) -> Chosen:
+    """Return the truth values of a boolean tensor."""
+    return Chosen(x.dims, (Held(x, tuple(range(x.num_dims))),), True, False)
 
 
 def reshaped(x: Positional, shape: Sequence[int]) -> Positional:
@@ -102,4 +130,6 @@ def sliced(
     made = _moved(x, (*x.dims[:at], len(taken), *x.dims[at + 1 :]), range(len(x.dims)))
     if isinstance(made, Affine):
         return replace(made, value=of(made.value))
-    return replace(made, conditions=tuple(map(of, made.conditions)))
+    if any(isinstance(c, Held) for c in made.conditions):
+        raise GraphError("a slice of a mask")
+    return replace(made, conditions=tuple(of(c) for c in made.conditions if isinstance(c, tuple)))

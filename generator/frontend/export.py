@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend import masks
 from mirage_kernels.generator.frontend.aten import ATEN
+from mirage_kernels.generator.frontend.chosen import Extents
+from mirage_kernels.generator.frontend.chosen import given as mask_of
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.frontend.steps import Steps
 from mirage_kernels.generator.ir import DType
@@ -85,10 +87,19 @@ def dtype_of(value: torch.Tensor, name: str) -> DType:
         torch.float16: DType.FP16,
         torch.bfloat16: DType.BF16,
         torch.float32: DType.FP32,
+        torch.bool: DType.BOOL,
     }
     if value.dtype not in known:
-        raise RecipeError(f"input {name} is of {value.dtype}", "inputs are of fp16, bf16 or fp32")
+        raise RecipeError(
+            f"input {name} is of {value.dtype}", "inputs are of fp16, bf16 or fp32, masks of bool"
+        )
     return known[value.dtype]
+
+
+def input_of(program: Program, extents: Extents, dtype: DType, strides: Extents = ()) -> Any:
+    """Add an input to a program; a boolean one is a mask."""
+    made = program.input(extents, dtype, strides)
+    return mask_of(made) if dtype is DType.BOOL else made
 
 
 def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:

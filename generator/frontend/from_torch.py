@@ -24,6 +24,7 @@ from mirage_kernels.generator.frontend.export import (
     dtype_of,
     exported,
     input_names,
+    input_of,
     name_of,
     place_of,
     plain,
@@ -201,7 +202,8 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
         dtypes.append(dtype_of(value, name))
         extents = portion.shapes.get(node) or tuple(int(n) for n in value.shape) or (1,)
         strides = () if node in portion.shapes else tuple(value.stride()) or (1,)
-        found[node] = program.input(extents, dtypes[-1], portion.strides.get(node, strides))
+        own = portion.strides.get(node, strides)
+        found[node] = input_of(program, extents, dtypes[-1], own)
     for node in portion.nodes:
         if node.op != "call_function":
             raise RecipeError(f"{portion.name} has a {node.op} in its graph", "none is known here")
@@ -335,11 +337,12 @@ class TracedFunction:
 def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
     traced, graph, order = function.traced, function.traced.graph, function.given
     inputs = dict(zip(traced.names, graph.inputs, strict=True))
-    mixed = is_part or any(d is not DType.FP32 for d in traced.dtypes)
+    mixed = is_part or not {*traced.dtypes} <= {DType.FP32, DType.BOOL}
     texts = {}
     for n in order:
         i = traced.names.index(n)
-        kind = ":fp32" if mixed and traced.dtypes[i] is DType.FP32 else ""
+        known = {DType.BOOL: ":bool"} | ({DType.FP32: ":fp32"} if mixed else {})
+        kind = known.get(traced.dtypes[i], "")
         texts[n] = " ".join(inputs[n].out.type.names) + kind
     sizes = sizes_of(graph)
     static = {d: sizes[d] for t in texts.values() for d in t.partition(":")[0].split()}

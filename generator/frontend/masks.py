@@ -1,9 +1,10 @@
-"""Positions, masks and what is chosen by them: parts of functions that read no input.
+"""Positions, masks and what is chosen by them.
 
 What `arange`, `ones` and `tril` make is a whole number or one of two numbers for each element, by
 conditions on positions: sums of positions times factors, plus a number, that are at least 0. A mask
-is where all of some conditions hold. `masked_fill(x, mask, -inf)` is a tensor with a mask that
-softmax and the like take: what is hidden counts 0 there. No mask is stored or read.
+is where all of some conditions hold: such ones, and that elements of boolean tensors hold or not.
+`masked_fill(x, mask, -inf)` is a tensor with a mask that softmax and the like take: what is hidden
+counts 0 there. No kernel stores a mask; of boolean tensors it reads the bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from mirage_kernels.generator.frontend.chosen import (
     Affine,
     Chosen,
     Extents,
+    Held,
     Positional,
+    Test,
     expanded,
     permuted,
     reshaped,
@@ -48,6 +51,11 @@ def triangle(s: Steps, x: Tensor, diagonal: int, *, upper: bool) -> Tensor:
 def is_positional(args: Sequence[Any]) -> bool:
     """Say whether one of some arguments is made of positions."""
     return any(isinstance(a, Affine | Chosen) for a in args)
+
+
+def is_mask(x: Any) -> bool:
+    """Say whether a value is one of two numbers or truth values for each element."""
+    return isinstance(x, Chosen) and not x.is_masked
 
 
 def exponentials(s: Steps, x: Tensor | Chosen) -> Tensor:
@@ -120,6 +128,14 @@ def _triangle(x: Chosen, diagonal: int, *, upper: bool) -> Chosen:
 
 
 # -- arithmetic ------------------------------------------------------------------------------------
+
+
+def _tested(dims: Extents, own: Extents, test: Test) -> Test:
+    """Return a condition on the elements of a tensor that another broadcasts to."""
+    if not isinstance(test, Held):
+        return _over(dims, own, test)
+    missing = len(dims) - len(own)
+    return test.seen([d - missing if d >= missing else -1 for d in range(len(dims))])
 
 
 def _over(dims: Extents, own: Extents, condition: Condition) -> Condition:
@@ -201,22 +217,31 @@ def _negated(x: Chosen) -> Chosen:
 def _as_mask(x: Any) -> Chosen:
     """Return truth values that hold where all conditions do; raises GraphError for others."""
     if not isinstance(x, Chosen) or x.is_masked or bool(x.inside) == bool(x.outside):
-        raise GraphError("it takes a mask that is made of positions")
+        raise GraphError("it takes a mask")
     if x.inside:
         return replace(x, inside=True, outside=False)
     if len(x.conditions) != 1:
         raise GraphError("a mask where one of several conditions does not hold")
-    ((factors, number),) = x.conditions  # not f >= 0 is -f - 1 >= 0
-    return replace(
-        x, conditions=((tuple(-f for f in factors), -number - 1),), inside=True, outside=False
-    )
+    (test,) = x.conditions
+    if isinstance(test, Held):
+        opposite: Test = replace(test, holds=not test.holds)
+    else:
+        factors, number = test  # not f >= 0 is -f - 1 >= 0
+        opposite = tuple(-f for f in factors), -number - 1
+    return replace(x, conditions=(opposite,), inside=True, outside=False)
 
 
 def _both(a: Any, b: Any) -> Chosen:
     masks = [_as_mask(x) for x in (a, b)]
     dims = _broadcast(*(m.dims for m in masks))
-    conditions = (_over(dims, m.dims, c) for m in masks for c in m.conditions)
+    conditions = (_tested(dims, m.dims, c) for m in masks for c in m.conditions)
     return Chosen(dims, tuple(dict.fromkeys(conditions)), True, False)
+
+
+def _either(a: Any, b: Any) -> Chosen:
+    """Return where one of two masks holds: not where both do not."""
+    masks = [_as_mask(x) for x in (a, b)]
+    return _negated(_both(*map(_negated, masks)))
 
 
 def _binary(s: Steps, op: str, a: Any, b: Any) -> Any:
@@ -244,17 +269,16 @@ def _chosen(s: Steps, mask: Chosen, inside: Any, outside: Any) -> Chosen | Tenso
     tensor = inside if isinstance(inside, Tensor) else outside
     if not isinstance(tensor, Tensor):
         return replace(mask, inside=inside, outside=outside)
-    if len(mask.dims) > tensor.num_dims or _broadcast(mask.dims, tensor.dims) != tensor.dims:
+    dims = _broadcast(*(x.dims for x in (inside, outside) if isinstance(x, Tensor)))
+    if _broadcast(mask.dims, dims) != dims:
         raise GraphError("a mask of more elements than what it hides")
     hidden = [x for x in (inside, outside) if not isinstance(x, Tensor) and not math.isfinite(x)]
-    if not isinstance(inside, Tensor) and (hidden or not mask.conditions):
+    if not isinstance(inside, Tensor) and (hidden or len(mask.conditions) < 2):
         mask = _as_mask(replace(mask, inside=False, outside=True))
         inside, outside = outside, inside
-    conditions = tuple(_over(tensor.dims, mask.dims, c) for c in mask.conditions)
+    conditions = tuple(_tested(dims, mask.dims, c) for c in mask.conditions)
     if hidden:
         return Chosen(tensor.dims, conditions, inside, outside)
-    if not isinstance(inside, Tensor):
-        inside = s("add", s("mul", tensor, 0.0), inside)
     return s.where(conditions, inside, outside)
 
 
@@ -285,7 +309,7 @@ def _filled(s: Steps, x: Any, mask: Any, value: Any) -> Chosen | Tensor:
 def _where(s: Steps, mask: Any, a: Any, b: Any) -> Chosen | Tensor:
     """Return a where a mask holds, b elsewhere."""
     if not isinstance(mask, Chosen) or mask.is_masked:
-        raise GraphError("it takes a mask that is made of positions")
+        raise GraphError("it takes a mask")
     inside, outside = ((a, b)[not truth] for truth in (mask.inside, mask.outside))
     return _chosen(s, mask, _number(inside), _number(outside))
 
@@ -326,6 +350,8 @@ _VIEWS: Mapping[str, Callable[..., Positional]] = {
     "t": transposed,
     "numpy_T": transposed,
     "expand": expanded,
+    "expand_as": lambda x, like: expanded(x, like.dims),
+    "squeeze": lambda x, *_: reshaped(x, [n for n in x.dims if n > 1] or [1]),
     "slice": sliced,
     "tril": lambda x, diagonal=0: _triangle(x, diagonal, upper=False),
     "triu": lambda x, diagonal=0: _triangle(x, diagonal, upper=True),
@@ -334,6 +360,9 @@ _VIEWS: Mapping[str, Callable[..., Positional]] = {
     "logical_and": _both,
     "bitwise_and": _both,
     "__and__": _both,
+    "logical_or": _either,
+    "bitwise_or": _either,
+    "__or__": _either,
 }
 HIDDEN = frozenset(("softmax", "_softmax", "logsumexp", "scaled_dot_product_attention"))
 _CASTS = ("to", "_to_copy", "type_as", "contiguous", "clone", "lift_fresh_copy", "detach", "alias")

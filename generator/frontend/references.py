@@ -97,11 +97,12 @@ def _referred(source: Recipe, inputs: Sequence[Array], listed: str) -> Sequence[
 
 
 def _tensor(array: Array) -> torch.Tensor | float:
-    """Return an input as the reference takes it: float64, int32 for positions, or a number."""
+    """Return an input as the reference takes it: float64, int32 or bool, or a number."""
     import torch
 
     tensor = torch.from_numpy(np.array(array.parts[0]))
-    whole = tensor.double() if array.real else tensor.int()
+    mask = tensor.dtype is torch.bool
+    whole = tensor.double() if array.real else tensor if mask else tensor.int()
     return whole if whole.dim() else whole.item()
 
 
@@ -115,4 +116,8 @@ def _examples(source: Recipe, spec: Graph, gate: Gate) -> tuple[Mapping[str, int
         return sizes, []
     rng = np.random.default_rng(0)
     drawn = (rng.standard_normal([sizes[d] for d in t.names]) for t in types)
-    return sizes, [Array(t.names, (np.asarray(x),)) for t, x in zip(types, drawn, strict=True)]
+    pairs = zip(types, drawn, strict=True)
+    return sizes, [
+        Array(t.names, (np.asarray(x if t.dtype.is_real else x > 0),), t.dtype.is_real)
+        for t, x in pairs
+    ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_kernels.generator.frontend.positional.positions import Condition
+from mirage_kernels.generator.frontend.chosen import Held, Test
 from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
 
 Operand = Tensor | float
@@ -44,14 +44,29 @@ class Steps:
         ]
         return self.step(Step(op), *made)
 
-    def where(self, conditions: Sequence[Condition], a: Tensor, b: Operand) -> Tensor:
-        """Return `a` where all conditions on positions hold, `b` elsewhere."""
-        other = b if isinstance(b, Tensor) else self.number(float(b), a.num_dims)
-        never = [c for c in conditions if not any(c[0]) and c[1] < 0]
-        some = tuple(c for c in conditions if any(c[0]))
-        if never or not some:
-            return self("add", self("mul", a, 0.0), b) if never else a
-        return self.step(Step("where", conditions=some), a, other)
+    def where(self, conditions: Sequence[Test], a: Operand, b: Operand) -> Tensor:
+        """Return `a` where all conditions hold, `b` elsewhere: on positions, on boolean tensors."""
+        rank = max(x.num_dims for x in (a, b) if isinstance(x, Tensor))
+        own, other = (
+            self.ranked(x, rank) if isinstance(x, Tensor) else self.number(float(x), rank)
+            for x in (a, b)
+        )
+        places = [c for c in conditions if not isinstance(c, Held)]
+        held = [c for c in conditions if isinstance(c, Held)]
+        never = [c for c in places if not any(c[0]) and c[1] < 0]
+        some = tuple(c for c in places if any(c[0]))
+        if never or not (some or held):
+            return self("add", self("mul", own, 0.0), other) if never else own
+        step = Step("where", conditions=some, holds=tuple(c.holds for c in held))
+        return self.step(step, own, other, *map(self.seen, held))
+
+    def seen(self, held: Held) -> Tensor:
+        """Return a boolean tensor with the dims of what it chooses, some of one element."""
+        x, kept = held.tensor, [d for d in held.at if d >= 0]
+        short = self.reshape(x, [x.dims[d] for d in sorted(kept)] or [1])
+        order = [sorted(kept).index(d) for d in kept]
+        turned = self.permute(short, order) if order != sorted(order) else short
+        return self.reshape(turned, [x.dims[d] if d >= 0 else 1 for d in held.at])
 
     def minimum(self, a: Operand, b: Operand) -> Tensor:
         """Return -max(-a, -b)."""

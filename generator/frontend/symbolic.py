@@ -154,6 +154,8 @@ def _require(op: str, operand: Tensor | float, wanted: str) -> None:
     """Refuse an operand of another kind: a mask, a position, any number or a real one is wanted."""
     said = f"{operand.name}: {operand.type}" if isinstance(operand, Tensor) else repr(operand)
     is_mask = isinstance(operand, Tensor) and operand.type.dtype is DType.BOOL
+    if is_mask and op == "less":  # of 0 and 1
+        return
     if wanted == "mask" and not is_mask:
         raise RecipeError(
             f"{op} takes a mask, and {said} is none",
@@ -194,7 +196,7 @@ def _as_type(builder: Builder, x: Tensor | float, dtype: DType) -> Tensor:
     """Return an operand as a tensor; a value that `_is_whole` can be had as int32."""
     if not isinstance(x, Tensor):
         return _constant(builder, x, dtype)
-    if dtype is not DType.INT32 or x.type.dtype is dtype:
+    if dtype is not DType.INT32 or x.type.dtype in (dtype, DType.BOOL):
         return x
     node = x.node
     if node.op == "const":

@@ -192,6 +192,11 @@ class Graph:
         """Input nodes in argument order."""
         return self.of("input")
 
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """Names of the boolean inputs."""
+        return tuple(n.name for n in self.inputs if n.out.type.dtype is DType.BOOL)
+
     def of(self, *ops: str) -> tuple[Node, ...]:
         """Return the nodes with one of the given ops, in order."""
         return tuple(n for n in self.nodes if n.op in ops)

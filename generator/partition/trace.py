@@ -16,12 +16,13 @@ from mirage_kernels.generator.frontend.export import (
     dtype_of,
     exported,
     input_names,
+    input_of,
     name_of,
     operator_of,
     place_of,
 )
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
-from mirage_kernels.generator.frontend.masks import SOURCES
+from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.partition.pieces import in_pieces
 
@@ -117,9 +118,14 @@ class Trace:
     def _known(self) -> set[Node]:
         return {*self.nodes}
 
-    @cached_property
+    @property
     def refused(self) -> dict[Node, str]:
         """Return why a kernel cannot be made of nodes, each looked at by itself."""
+        return self._formed[0]
+
+    @cached_property
+    def _formed(self) -> tuple[dict[Node, str], dict[Node, Any]]:
+        """Return the reasons of those that are refused, and what all nodes are to kernels."""
         program, found, reasons = Program(), dict[Node, Any](), dict[Node, str]()
         for node in self.inputs:
             found[node] = self._input(program, node)
@@ -133,17 +139,19 @@ class Trace:
                 if node.target is operator.getitem and not is_view(node.args[0]):
                     reasons[node.args[0]] = error.sentence  # of several results PyTorch's is one
                 found[node] = self._input(program, node)
-        return reasons
+        return reasons, found
 
     @cached_property
     def constants(self) -> set[Node]:
-        """Return the nodes that no input goes into: positions and masks, which kernels make."""
-        found = set[Node]()
+        """Return positions and masks, which kernels make where they use them.
+
+        No input goes into them but boolean ones.
+        """
+        found, (refused, formed) = set[Node](), self._formed
         for node in self.nodes:
             own = node.all_input_nodes
-            if node not in self.refused and (
-                found.issuperset(own) if own else operator_of(node) in SOURCES
-            ):
+            made = found.issuperset(own) if own else operator_of(node) in SOURCES
+            if node not in refused and (made or is_mask(formed[node])):
                 found.add(node)
         return found
 
@@ -155,7 +163,9 @@ class Trace:
     def _input(program: Program, node: Node) -> Any:
         try:
             value = node.meta["val"]
-            return program.input(tuple(map(int, value.shape)) or (1,), dtype_of(value, node.name))
+            return input_of(
+                program, tuple(map(int, value.shape)) or (1,), dtype_of(value, node.name)
+            )
         except (RecipeError, GraphError, AttributeError):  # of whole numbers, or several tensors
             return None
 

@@ -64,6 +64,8 @@ def lowered(recipe: str, graph: Graph) -> TileProgram:
     """Return the tile program of a muGraph, whether its values have layouts or not."""
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
+    if graph.masks:
+        raise PlanError(f"{recipe}: only general kernels take masks, as {graph.masks[0]} is")
     return _Lowering(recipe, graph).program()
 
 

@@ -65,9 +65,10 @@ class Fingerprints:
         rng = np.random.default_rng(_SEED)
         self.tensors: dict[str, Array] = {}
         for node in spec.inputs:
-            names, real = node.out.type.names, node.out.type.dtype is not DType.INT32
+            names, real = node.out.type.names, node.out.type.dtype.is_real
             shape = tuple(sizes[d] for d in names)
-            whole = (rng.integers(1, _WHOLE, shape),) if not real else ()
+            ends = (0, 2) if node.out.type.dtype is DType.BOOL else (1, _WHOLE)
+            whole = (rng.integers(*ends, shape),) if not real else ()
             drawn = whole or random_parts(self.field, shape, rng)
             self.tensors[node.name] = Array(names, drawn, real=real)
         inputs = list(self.tensors.values())

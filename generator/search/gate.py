@@ -78,6 +78,7 @@ EPSILON = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
 
 SAME = 1e-9  # relative difference of float64 results up to which they are the same
 
+SHOWN = 0.5  # of the elements of masks
 LONG, WIDE = 256, 64  # extents of dims that are summed along, and of the others
 NARROW = 8  # of the others where an input has several of them, or very many elements
 MOST_ELEMENTS = 2**20
@@ -164,7 +165,7 @@ class Gate:
                 normal, chance = data
                 scaled, far = normal * distribution.scale, chance < distribution.outlier_share
                 data = np.where(far, np.sign(scaled) * distribution.outlier, scaled)
-            x = Array(node.out.type.names, (data,), node.out.type.dtype is not DType.INT32)
+            x = Array(node.out.type.names, (data,), node.out.type.dtype.is_real)
             drawn.append(self._stored(x))
         return drawn
 
@@ -182,6 +183,8 @@ class Gate:
                 least, largest = self.recipe.range_of(name, sizes)
                 longest = least + int(length_share * (largest - least))
                 drawn.append(rng.integers(least, longest + 1, shape))
+            elif node.out.type.dtype is DType.BOOL:
+                drawn.append(rng.random(shape) < SHOWN)
             elif not shape:
                 drawn.append(np.asarray(self.recipe.scalars.get(name, 1.0), np.float64))
             elif not self.recipe.is_weight(name):
@@ -286,6 +289,8 @@ class Gate:
     def _wanted(self, rows: Array, exact: Array, unfused: Array, *, far: bool) -> Wanted:
         chosen = np.asarray(rows.over(exact.dims).parts[0], np.bool_)
         at = np.broadcast_to(chosen, exact.parts[0].shape)
+        if self.spec.masks:
+            at = at & ~np.isnan(exact.parts[0])  # rows of which a mask hides everything
         error = relative_error(unfused, exact, at=at)
         rounding = relative_error(rounded(exact, self.dtype), exact, at=at)
         if far and np.isfinite(error):

@@ -313,8 +313,8 @@ def _result_dtype(op: str, args: Sequence[Value], *, lifting: bool) -> DType | N
         return DType.FP32
     if op == "where":
         return DType.FP32 if [a.dtype for a in args[1:]] == [DType.FP32] * 2 else None
-    if op == "less":
-        return DType.BOOL if dtypes == {DType.INT32} else None
+    if op == "less":  # truth values are 0 and 1
+        return DType.BOOL if DType.INT32 in dtypes <= {DType.INT32, DType.BOOL} else None
     if op == "both":
         return DType.BOOL if dtypes == {DType.BOOL} else None
     if dtypes == {DType.INT32} and op in ("add", "sub", "mul", "max"):

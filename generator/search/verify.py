@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -167,13 +168,21 @@ class Prover:
     def _attempts(self) -> Iterator[dict[str, float]]:
         """Yield by which parts of their ranges to raise lengths: by none, one input's, all.
 
-        Those that need not be raised keep their small values: a window of one key is drawn.
+        Those that need not be raised keep their small values: a window of one key is drawn. Masks
+        get fewer elements that hold, or that do not, where that leaves nothing to sum.
         """
         names = [n.name for n in self.spec.inputs if n.out.type.dtype is DType.INT32]
+        masks = self.spec.masks
         yield {}
         for raised in (*([n] for n in names if len(names) > 1), names):
             for part in range(1, RETRIES):
                 yield dict.fromkeys(raised, part / (RETRIES - 1))
+        for part in range(1, RETRIES) if masks else ():
+            for signs in product((1, -1), repeat=len(masks)):
+                share = part / (RETRIES - 1)
+                yield {m: sign * share for m, sign in zip(masks, signs, strict=True)} | (
+                    dict.fromkeys(names, share)
+                )
 
     def random_inputs(
         self, sizes: Sizes, field: Field, draw: tuple[int, int], *, raised: Mapping[str, float]
@@ -190,7 +199,12 @@ class Prover:
         for node in self.spec.inputs:
             names = node.out.type.names
             shape = tuple(sizes[d] for d in names)
-            if node.out.type.dtype is not DType.INT32:
+            if node.out.type.dtype is DType.BOOL:
+                mask = random_mask(shape, turn, raised.get(node.name, 0.0), rng)
+                turn = turn // 2 if math.prod(shape) == 1 else turn
+                inputs.append(Array(names, (mask,), real=False))
+                continue
+            if node.out.type.dtype.is_real:
                 inputs.append(Array(names, random_parts(field, shape, rng)))
                 continue
             least, largest = self.range_of(node.name, sizes)
@@ -206,6 +220,22 @@ class Prover:
                 numbers = np.concatenate([rng.permutation(span) for _ in range(rounds)])[:places]
             inputs.append(Array(names, (numbers.reshape(shape),), real=False))
         return inputs
+
+
+def random_mask(
+    shape: tuple[int, ...], turn: int, raised: float, rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Return random truth values, both of them where there are two places; one takes turns.
+
+    Half of them hold, or of those that do not, below 0 of those that do, the fewer the nearer
+    `raised` is to 1.
+    """
+    places = math.prod(shape)
+    if places == 1:
+        return np.full(shape, raised > 0 if raised else turn % 2 == 0)
+    few = max(1, int(places * 2.0 ** -(1 + RETRIES * abs(raised))))
+    order: npt.NDArray[np.int64] = rng.permutation(places).reshape(shape)
+    return order < few if raised < 0 else order >= few
 
 
 def log2_chance(spec: Graph, candidate: Graph, sizes: Sizes) -> float:

@@ -154,6 +154,8 @@ def drawn(graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator) -> d
         if node.out.type.dtype is DType.INT32:
             numbers = rng.integers(1, longest + 1, shape)
             found[node.name] = Array(node.out.type.names, (numbers,), real=False)
+        elif node.out.type.dtype is DType.BOOL:
+            found[node.name] = Array(node.out.type.names, (rng.random(shape) < 0.5,), real=False)
         else:
             values = rng.standard_normal(shape) if shape else np.asarray(rng.uniform(0.1, 1.0))
             found[node.name] = Array(node.out.type.names, (values,))

@@ -42,7 +42,6 @@ class KernelWriter:
         self.formulas = Formulas(program, self.writer, storage)
         self.staged = {t.name for t in program.tiles.values() if t.stages > 1}
         read = [n for n in program.body.inputs if n.name not in program.iotas]
-        read = [n for n in read if n.out.type.dtype is not DType.BOOL]
         self.inputs = [n for n in read if n.out.type.dims]
         self.scalars = [n for n in read if not n.out.type.dims]
         self.indices = {x.by: x for x in program.indexed.values()}
@@ -280,7 +279,8 @@ class KernelWriter:
         with self._vectors(tile, s.value) as place:
             beside = f.in_tensor(s.value, place, "const auto* from")
             to = f"{name} + {f.in_tile(tile, place.at)}"
-            whole = place.width * tile.dtype.bytes == VECTOR_BYTES
+            alike = tile.dtype is self.program.type(s.value).dtype
+            whole = alike and place.width * tile.dtype.bytes == VECTOR_BYTES
             load = "load_vector" if whole else "load_elements"
             self.writer.line(f"{load}<{place.width}, {beside}>({to}, from, stride, left);")
 

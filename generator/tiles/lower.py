@@ -38,6 +38,7 @@ from mirage_kernels.generator.tiles.program import (
     Tile,
 )
 
+MASK = DType.FP16  # of truth values in shared memory: 1 and 0
 ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the tensor cores' instruction
 RESCALE = "_rescale"  # behind the name of a running maximum: its factor
 DEAR = {"exp": 5, "log": 8, "sqrt": 6, "rsqrt": 6, "sigmoid": 10, "silu": 10, "tanh": 20} | {
@@ -188,7 +189,8 @@ class _Lowering:
         type_ = self.types[name]
         staged = self.body.producers[name].op == "input" and self.body.producers[name].loop_cut
         dims = self.rounded(type_.dims if dims is None else dims)
-        self.tiles[name] = Tile(name, dims, dtype or type_.dtype, self.stages if staged else 1)
+        made = dtype or (MASK if type_.dtype is DType.BOOL else type_.dtype)
+        self.tiles[name] = Tile(name, dims, made, self.stages if staged else 1)
         return name
 
     def place(self) -> None:

@@ -194,6 +194,8 @@ class Formulas:
         if node.op == "last" and not again:
             return self.formula(node.args[0])
         args = [self.read(a, wanted) for a in node.args]
+        if node.op in ("both", "where"):
+            args = [self.held(a, text) for a, text in zip(node.args, args, strict=True)]
         table = _TRUTH if node.op in _TRUTH else ELEMENTWISE
         if node.op not in table:
             raise PlanError(f"the Triton table has no op {node.op!r}")
@@ -208,6 +210,11 @@ class Formulas:
             self.assign(value, f"{value}{self.narrowed(value)}.to(tl.float32)")
         self.at_hand.add(value)
         return value
+
+    def held(self, value: str, text: str) -> str:
+        """Return the text of a value, of a mask in device memory its truth values."""
+        mask = self.program.is_leaf(value) and self.program.type(value).dtype is DType.BOOL
+        return f"{text} != 0" if mask else text
 
     def leaf(self, name: str) -> str:
         """Return the text of a value that is at hand, in fp32."""

@@ -64,7 +64,8 @@ class Host:
         self.graph, self.launches, self.writer = graph, launches, writer
         self.indexed = indexed  # by the name of an input or a result
         tensors = [n for n in graph.inputs if n.out.type.dims]
-        self.first = next(n for n in tensors if not n.optional)
+        real = (n for n in tensors if n.out.type.dtype.is_real)
+        self.first = next(n for n in real if not n.optional)
         self.indices = index_tensors([*indexed.values()])
         self.into = [o for o in graph.outputs if o in indexed]
         self.tensors = [Given(n.name, self.memory(n.out), n.optional) for n in tensors]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.ir import Dim, TensorType
+from mirage_kernels.generator.ir import Dim, DType, TensorType
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Reduce
 
 WIDTHS = (8, 4, 2, 1)  # elements of a vector
@@ -86,7 +86,11 @@ def at_once(vector: int) -> int:
 
 
 def has_uneven_rows(tensor: TensorType) -> bool:
-    """Say whether the rows of a whole tensor are known to be no multiples of a vector."""
+    """Say whether the rows of a whole tensor are known to be no multiples of a vector.
+
+    Those of a mask of any length count as such: it is one byte for several of other tensors.
+    """
     row = tensor.dims[-1:]
-    known = len(tensor.dims) > 1 and not row[0].dynamic
-    return known and row[0].size * tensor.dtype.bytes % VECTOR_BYTES != 0
+    if len(tensor.dims) < 2 or row[0].dynamic:
+        return len(tensor.dims) > 1 and tensor.dtype is DType.BOOL
+    return row[0].size * tensor.dtype.bytes % VECTOR_BYTES != 0

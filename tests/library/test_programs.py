@@ -140,18 +140,38 @@ dynamic = {"x": {0: "M"}}
 """
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A PyTorch function's kernels, generated and compiled."""
+MASKED = """
+import torch
+B, H, L, D = 3, 2, 200, 64
+def masked(q, k, v, seen):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None, None])
+heads = {n: torch.empty(B, H, m, D, device="meta") for n, m in (("q", 1), ("k", L), ("v", L))}
+def example_inputs(): return heads | {"seen": torch.empty(B, L, dtype=torch.bool, device="meta")}
+"""
+
+
+def generated(folder: Path, text: str, name: str) -> Path:
+    """Generate and compile the kernels of a PyTorch function."""
     from mirage_kernels.generator.cli import main
 
     nvcc()
-    folder = tmp_path_factory.mktemp("made")
-    (folder / "mine.py").write_text(RECIPE)
-    words = ["generate", f"{folder}/mine.py:softened", "--dtype", "bf16", "--jobs", "1"]
+    (folder / "mine.py").write_text(text)
+    words = ["generate", f"{folder}/mine.py:{name}", "--dtype", "bf16", "--jobs", "1"]
     assert main([*words, "--out", f"{folder}/out", "--store", f"{folder}/store"]) == 0
     assert main(["compile", f"{folder}/out"]) == 0
     return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PyTorch function's kernels, generated and compiled."""
+    return generated(tmp_path_factory.mktemp("made"), RECIPE, "softened")
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels of attention with a mask that is an input."""
+    return generated(tmp_path_factory.mktemp("masked"), MASKED, "masked")
 
 
 def test_a_function_s_kernel_is_compiled_and_loads(made: Path) -> None:
@@ -165,3 +185,27 @@ def test_a_function_s_kernel_computes_it(made: Path) -> None:
     exact = torch.nn.functional.softplus(x.double() @ w.double()).mean(-1)
     found = mirage_kernels.program("softened")(x, w)
     assert ((found.double() - exact).norm() / exact.norm()) < 5e-3
+
+
+def test_a_kernel_takes_a_mask_of_bytes(masked: Path) -> None:
+    assert mirage_kernels.load(masked) == ["masked"]
+    q, k, v = (torch.empty(3, 2, n, 64, dtype=torch.bfloat16, device="meta") for n in (1, 200, 200))
+    seen = torch.empty(3, 200, dtype=torch.bool, device="meta")
+    assert mirage_kernels.program("masked")(q, k, v, seen).shape == q.shape
+    with pytest.raises(ValueError, match=r"seen is of torch\.int8; torch\.bool works"):
+        mirage_kernels.program("masked")(q, k, v, seen.to(torch.int8))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("first", [0, 3])
+def test_hidden_keys_have_no_weight(masked: Path, first: int) -> None:
+    mirage_kernels.load(masked)
+    q, k, v = (torch.randn(3, 2, n, 64).cuda().bfloat16() for n in (1, 200, 200))
+    seen = (torch.rand(3, 200 + first).cuda() < 0.3)[:, first:]  # rows may begin at any byte
+    k[~seen[:, None].expand(3, 2, 200)] = torch.nan
+    scores = (q.double() @ k.double().transpose(-1, -2) / 8).masked_fill(
+        ~seen[:, None, None], -torch.inf
+    )
+    exact = torch.softmax(scores, -1) @ v.double()
+    found = mirage_kernels.program("masked")(q, k, v, seen)
+    assert ((found.double() - exact).norm() / exact.norm()) < 1e-2

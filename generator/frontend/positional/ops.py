@@ -29,7 +29,7 @@ class Op:
     `extents` gives its result's from those of its operands, None where they don't fit: `takes` says
     what would. `over_dim`: `Step.dim` is a dim of its first operand. `numbers`: how many constants
     it has; `kinds` those of an accumulation. `block`: only block graphs have it. `special`: it
-    takes a concat, or the growth of a maximum.
+    takes a concat, or the growth of a maximum. `more`: further operands may follow.
     """
 
     arity: int
@@ -42,6 +42,7 @@ class Op:
     over_dim: bool = False
     block: bool = False
     special: bool = False
+    more: bool = False
 
 
 def result_extents(step: Step, args: Sequence[Extents], *, in_block: bool) -> list[Extents]:
@@ -50,7 +51,8 @@ def result_extents(step: Step, args: Sequence[Extents], *, in_block: bool) -> li
     op, level = known.get(step.op), "block" if in_block else "kernel"
     if op is None:
         raise GraphError(f"a {level} graph has no operator {step.op!r}", f"there are {[*known]}")
-    if (op.arity, op.numbers) != (len(args), len(step.numbers)):
+    operands = min(len(args), op.arity) if op.more else len(args)
+    if (op.arity, op.numbers) != (operands, len(step.numbers)):
         raise GraphError(
             f"{step.op} takes {op.arity} operands and {op.numbers} numbers, "
             f"not {len(args)} and {len(step.numbers)}"
@@ -88,10 +90,11 @@ def only_values(tiles: Sequence[Tile], op: str) -> None:
 
 
 def _broadcast(step: Step, args: Sequence[Extents]) -> Extents | None:
-    a, b = args[0], args[-1]
-    if len(a) != len(b) or any(m != n and 1 not in (m, n) for m, n in zip(a, b, strict=True)):
+    if len({*map(len, args)}) != 1:
         return None
-    return tuple(map(max, a, b))
+    made = tuple(map(max, zip(*args, strict=True)))
+    fits = all(n in (1, m) for own in args for n, m in zip(own, made, strict=True))
+    return made if fits else None
 
 
 def _elementwise(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
@@ -388,7 +391,7 @@ POSITIONAL: dict[str, Op] = {
     "number": Op(0, lambda step, args: None, _number, numbers=1),
     "reshape": Op(1, _reshaped, _reshape, "the number of elements stays"),
     "permute": Op(1, _permuted, _permute, "each dim has one place"),
-    "where": Op(2, _broadcast, chosen),
+    "where": Op(2, _broadcast, chosen, more=True),
     "alike": Op(2, _broadcast, _alike),  # its first operand; dims are those of the second
     "rms_norm": Op(1, _broadcast, _rms_norm, over_dim=True),
     "reduction_max": Op(1, _shorter, _reduction_max, results=2, over_dim=True, block=True),

@@ -1,4 +1,4 @@
-"""Choosing by position: conditions on the places of elements, as comparisons of numbered dims."""
+"""Choosing by position, as comparisons of numbered dims, and by elements of boolean tensors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ Condition = tuple[tuple[int, ...], int]  # factors of a tensor's positions, and 
 
 
 def chosen(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
-    """Return the first operand where all conditions hold, the second elsewhere."""
-    rows = scope.aligned(args[0], args[1], step.op)
-    mask = ""
-    for condition in step.conditions:
-        made = _held(scope, rows, condition)
-        mask = scope.emit("both", mask, made) if mask else made
-    name = scope.emit("where", mask, args[0].name, args[1].name)
-    return [scope.made(name, rows, args, step.op)]
+    """Return the first operand where all conditions hold, the second elsewhere.
+
+    The operands behind them are boolean tensors, whose elements hold or, as `step` says, do not.
+    """
+    rows, tests = scope.aligned(args[0], args[1], step.op), list[str]()
+    for mask in args[2:]:
+        rows = scope.aligned(Tile("", rows), mask, step.op)
+    for mask, holds in zip(args[2:], step.holds, strict=True):
+        tests.append(mask.name if holds else scope.emit("less", mask.name, _whole(scope, 1)))
+    tests += [_held(scope, rows, condition) for condition in step.conditions]
+    both, *more = tests
+    for test in more:
+        both = scope.emit("both", both, test)
+    name = scope.emit("where", both, args[0].name, args[1].name)
+    return [scope.made(name, rows, args[:2], step.op)]
 
 
 def _held(scope: Scope, rows: Sequence[Row], condition: Condition) -> str:

@@ -63,7 +63,8 @@ class Step:
 
     `dim` is the dim that a reduction shortens to `size` elements, the first one that a norm runs
     over, the one that concat joins, or the one that the loop cuts of a block's input (its fmap).
-    `conditions` are those of a choice by position.
+    `conditions` are those of a choice by position; `holds` says of boolean tensors whether
+    their elements choose where they hold.
     `maps` is the imap of a block's input or the omap of its output; `kind` the kind of an
     accumulation; `numbers` the constants of clamp, mul_scalar and number; `shape` the extents that
     a reshape makes, or the order that a permute puts dims in.
@@ -79,6 +80,7 @@ class Step:
     numbers: tuple[float, ...] = ()
     shape: Extents = ()
     conditions: tuple[Condition, ...] = ()
+    holds: tuple[bool, ...] = ()
     block: Program | None = None
 
 
