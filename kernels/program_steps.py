@@ -61,7 +61,7 @@ def join(step: Mapping[str, Any], values: Values) -> None:
     whole = values[step["join"]]
     for part in step["copies"]:
         to = whole.narrow(part["dim"], part["start"], part["size"])
-        to.copy_(values[part["piece"]])
+        to.copy_(values[part["piece"]].reshape(to.shape))
     values[step["result"]] = whole
 
 

@@ -30,7 +30,7 @@ from mirage_kernels.generator.frontend.export import (
     plain,
 )
 from mirage_kernels.generator.frontend.masks import is_positional
-from mirage_kernels.generator.frontend.merging import are_rows, gaps_of, merged
+from mirage_kernels.generator.frontend.merging import are_rows, gaps_of, lies_apart, merged
 from mirage_kernels.generator.frontend.positional.lower import (
     Lowered,
     flat,
@@ -231,11 +231,10 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
     )
     given = [x.layout for x in program.inputs]
     made = [portion.strides.get(n, ()) for n in portion.results]
-    gaps = [
-        gaps_of(rows, sizes, strides)
-        for rows, strides in zip((*renamed.inputs, *renamed.outputs), (*given, *made), strict=True)
-    ]
-    strided = any(gaps[len(given) :]) or any(
+    lying = [*zip((*renamed.inputs, *renamed.outputs), (*given, *made), strict=True)]
+    gaps = [gaps_of(rows, sizes, strides) for rows, strides in lying]
+    strided = any(lies_apart(*one) for one in lying) or any(gaps[len(given) :])
+    strided = strided or any(
         own and not are_rows(rows, named) for rows, own in zip(renamed.inputs, gaps, strict=False)
     )
     ends = [*portion.inputs, *portion.results]

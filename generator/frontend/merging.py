@@ -23,6 +23,11 @@ def gaps_of(layout: Layout, sizes: Mapping[str, int], strides: Sequence[int]) ->
     return {inner[2][0] for outer, inner in pairwise(stored) if outer[0] != inner[0] * inner[1]}
 
 
+def lies_apart(layout: Layout, strides: Sequence[int]) -> bool:
+    """Say whether no two elements of a tensor are neighbours: every other one of a row, say."""
+    return min((s for row, s in zip(layout, strides, strict=False) if row), default=1) > 1
+
+
 def are_rows(layout: Layout, dynamic: Sequence[str]) -> bool:
     """Say whether a tensor has rows of a dynamic number: schedules take those as they lie."""
     return len(layout) == 2 and layout[0] == (*dynamic[:1],)

@@ -17,13 +17,14 @@ from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.steps import MOST_CENTRED
-from mirage_kernels.generator.partition.pieces import CASTS, is_cat, shape_of
+from mirage_kernels.generator.partition.pieces import is_join, shape_of
 from mirage_kernels.generator.partition.products import (
     ATTENTION,
     PRODUCTS,
     factors,
     free_extents,
 )
+from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutates
 
 FEW = 64  # rows up to which kernels multiply at the speed of memory
@@ -254,7 +255,7 @@ class Grouping:
 
     def _merge_pieces(self, parted: set[Node]) -> None:
         """Compute pieces that are alike, and joined to one tensor, in one kernel."""
-        for cat in (n for n in self.trace.nodes if is_cat(n) and n not in parted):
+        for cat in (n for n in self.trace.nodes if is_join(n) and n not in parted):
             for piece in cat.args[0][1:]:
                 group, into = (self.of.get(self.seen(n)) for n in (piece, cat.args[0][0]))
                 if group is None or into is None or group is into:

@@ -1,10 +1,12 @@
 """Elementwise functions of tensors side by side, moved in front of where these are joined.
 
-    f(x, cat(a, b))  ->  cat(f(x[:n], a), f(x[n:], b))
+    f(x, cat(a, b))            ->  cat(f(x[:n], a), f(x[n:], b))
+    f(x, stack(a, b).flatten)  ->  stack(f(x[::2], a), f(x[1::2], b)).flatten
 
-Slices are views and `cat` then takes what kernels make, so that kernels write into the parts of its
-one result. It is done in the graphs that torch.export made, before they are cut, alike in all of
-them: for pieces of static extents alone, and not beyond an operator that writes over its operand.
+Slices are views and `cat` or `stack` then takes what kernels make, so that kernels write into the
+parts of its one result. It is done in the graphs that torch.export made, before they are cut, alike
+in all of them: for pieces of static extents alone, and not beyond an operator that writes over its
+operand.
 Parts of a `split` or `chunk` become slices.
 """
 
@@ -12,27 +14,43 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 from mirage_kernels.generator.frontend.aten import ATEN
 from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.partition.rewriting import CASTS, regions, rewritten
 
 Node = Any  # torch.fx.Node
-CASTS = frozenset(("to", "_to_copy"))
 SPLITS = frozenset(("split", "split_with_sizes", "chunk"))
+_FLAT = frozenset(("flatten", "view", "reshape", "_unsafe_view"))
+Range = tuple[int, int, int]  # start, end and step along a dim
+
+
+@dataclass(frozen=True)
+class Join:
+    """A value that pieces make: in ranges along a dim, which is counted from the end."""
+
+    node: Node
+    pieces: Sequence[Node]
+    at: int
+    ranges: tuple[Range, ...]
 
 
 def in_pieces(graphs: Sequence[Any]) -> None:
     """Rewrite the graphs of one function, traced at several extents."""
+    for graph in graphs:
+        rewritten(graph)
     nodes = [*zip(*(graph.nodes for graph in graphs), strict=True)]
     for both in nodes:
         if operator_of(both[0]) in SPLITS and _same([_parts(n) for n in both]):
             for graph, node in zip(graphs, both, strict=True):
                 _sliced(graph, node)
-    cats = [both for both in nodes if is_cat(both[0]) and _same([extents(n) for n in both])]
+    joins = [both for both in nodes if all(map(join_of, both))]
+    joins = [both for both in joins if _same([own.ranges for n in both if (own := join_of(n))])]
     for i, graph in enumerate(graphs):
-        _Pieces(graph).move([both[i] for both in cats])
+        _Pieces(graph).move([both[i] for both in joins])
 
 
 def _same(values: Sequence[object]) -> bool:
@@ -52,14 +70,44 @@ def is_cat(node: Node) -> bool:
     return all((x.dtype, x.dim()) == (made.dtype, made.dim()) for x in given)
 
 
+def is_stack(node: Node) -> bool:
+    """Say whether a node stacks tensors of its own type."""
+    if operator_of(node) != "stack" or node.op != "call_function":
+        return False
+    return all(n.meta["val"].dtype is node.meta["val"].dtype for n in node.args[0])
+
+
+def is_join(node: Node) -> bool:
+    """Say whether a node has its operands side by side in memory of its own."""
+    return is_cat(node) or is_stack(node)
+
+
+def join_of(node: Node) -> Join | None:
+    """Return what a cat joins, or a stack along a new last dim whose elements lie in turn then."""
+    if is_cat(node):
+        own = tuple((start, end, 1) for start, end in ranges(extents(node)))
+        return Join(node, node.args[0], joined_dim(node), own)
+    if node.op != "call_function" or operator_of(node) not in _FLAT or not is_stack(node.args[0]):
+        return None
+    pieces = node.args[0].args[0]
+    *outer, inner = shape_of(pieces[0]) or (1,)
+    length = inner * len(pieces)
+    if joined_dim(node.args[0]) != -1 or shape_of(node) != (*outer, length):
+        return None
+    in_turn = tuple((i, length, len(pieces)) for i in range(len(pieces)))
+    return Join(node, pieces, -1, in_turn)
+
+
 def joined_dim(cat: Node) -> int:
-    """Return the dim along which a cat joins, counted from the end."""
+    """Return the dim along which a cat or a stack joins, counted from the end."""
     dim = int([*cat.args, *cat.kwargs.values(), 0][1]) if len(cat.args) + len(cat.kwargs) > 1 else 0
     return dim if dim < 0 else dim - len(shape_of(cat))
 
 
 def extents(cat: Node) -> tuple[int, ...]:
-    """Return the extents of the pieces that a cat joins, along its dim."""
+    """Return the extents of the pieces that a cat or a stack joins, along its dim."""
+    if is_stack(cat):
+        return (1,) * len(cat.args[0])
     return tuple(shape_of(n)[joined_dim(cat)] for n in cat.args[0])
 
 
@@ -80,37 +128,46 @@ def _sliced(graph: Any, split: Node) -> None:
     dim, lengths = _parts(split)
     for user in [u for u in split.users if u.target is operator.getitem]:
         start, end = ranges(lengths)[user.args[1]]
-        user.replace_all_uses_with(_slice(graph, split.args[0], dim, start, end))
+        user.replace_all_uses_with(_slice(graph, split.args[0], dim, (start, end, 1)))
         graph.erase_node(user)
     if not split.users:
         graph.erase_node(split)
 
 
-def _slice(graph: Any, x: Node, dim: int, start: int, end: int) -> Node:
+def _slice(graph: Any, x: Node, dim: int, taken: Range) -> Node:
     """Return a slice of a tensor, which takes the place of those that are the same."""
     import torch
 
     target = torch.ops.aten.slice.Tensor
     rank = len(shape_of(x))
     with graph.inserting_after(x):
-        made = graph.call_function(target, (x, dim, start, end))
-    made.meta = {**x.meta, "val": target(x.meta["val"], dim, start, end)}
+        made = graph.call_function(target, (x, dim, *(taken if taken[2] > 1 else taken[:2])))
+    made.meta = {**x.meta, "val": target(x.meta["val"], dim, *taken)}
     for old in [u for u in x.users if u is not made and u.target is target]:
-        if _range(old) == (dim % rank, start, end):
+        if _range(old) == (dim % rank, taken):
             old.replace_all_uses_with(made)
             graph.erase_node(old)
     return made
 
 
-def _range(node: Node) -> tuple[int, int, int] | None:
-    """Return the dim and the range of a slice, None of one that is no plain range."""
+def _range(node: Node) -> tuple[int, Range] | None:
+    """Return the dim and the range of a slice, None of one that is no static range."""
     given: dict[str, Any] = {"dim": 0, "start": None, "end": None, "step": 1}
     given |= dict(zip(given, node.args[1:], strict=False))
-    if given["step"] != 1 or not all(isinstance(n, int | None) for n in given.values()):
+    if not all(isinstance(n, int | None) for n in given.values()):
         return None
-    shape = shape_of(node.args[0])
-    start, end, _ = slice(given["start"], given["end"]).indices(shape[given["dim"]])
-    return given["dim"] % len(shape), start, end
+    shape, step = shape_of(node.args[0]), int(given["step"])
+    start, end, _ = slice(given["start"], given["end"], step).indices(shape[given["dim"]])
+    return given["dim"] % len(shape), (start, end, step)
+
+
+def repeats(node: Node, at: int) -> int:
+    """Return how often each element of an operand stands in turn along a dim; 0: no such node."""
+    if operator_of(node) != "repeat_interleave" or node.op != "call_function":
+        return 0
+    _, times, *dim = (*node.args, *node.kwargs.values())
+    along = [d - len(shape_of(node)) * (d >= 0) for d in dim if isinstance(d, int)]
+    return times if isinstance(times, int) and along[:1] == [at] else 0
 
 
 class _Pieces:
@@ -118,21 +175,17 @@ class _Pieces:
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
-        self.region: dict[Node, int] = {}  # between operators that write over their operands
-        count = 0
-        for node in graph.nodes:
-            self.region[node] = count
-            schema = getattr(node.target, "_schema", None)
-            count += bool(schema is not None and schema.is_mutable)
+        self.region = regions(graph)  # between operators that write over their operands
 
-    def move(self, cats: Sequence[Node]) -> None:
-        """Move what all users of a cat compute in front of it, and on from there."""
-        todo = [*cats]
+    def move(self, joins: Sequence[Node]) -> None:
+        """Move what all users of a join compute in front of it, and on from there."""
+        todo = [*joins]
         while todo:
-            cat = todo.pop(0)
-            users = [*cat.users]  # none of one that was erased
-            if all(self.is_movable(u, cat) for u in users):
-                todo += [self.moved(cat, user) for user in users]
+            node = todo.pop(0)
+            users = [*node.users]  # none of one that was erased
+            join = join_of(node) if users else None
+            if join and all(self.is_movable(u, join) for u in users):
+                todo += [self.moved(join, user) for user in users]
         for cat in filter(is_cat, self.graph.nodes):
             self.flatten(cat)
 
@@ -155,29 +208,36 @@ class _Pieces:
         op, mutable = operator_of(node), node.target._schema.is_mutable
         return not mutable and (op in CASTS or (pointwise and op in ATEN))
 
-    def is_movable(self, user: Node, cat: Node) -> bool:
-        """Say whether a user of a cat may be computed piece by piece."""
-        if not self.is_elementwise(user) or self.region[user] != self.region[cat]:
+    def is_movable(self, user: Node, join: Join) -> bool:
+        """Say whether a user of a join may be computed piece by piece."""
+        if not self.is_elementwise(user) or self.region[user] != self.region[join.node]:
             return False
-        at = joined_dim(cat)
-        return len(shape_of(user)) >= -at and shape_of(user)[at] == shape_of(cat)[at]
+        shape, at = shape_of(user), join.at
+        return len(shape) >= -at and shape[at] == shape_of(join.node)[at]
 
-    def moved(self, cat: Node, user: Node) -> Node:
-        """Return the cat of what a user computes of each piece, in the place of the user."""
+    def moved(self, join: Join, user: Node) -> Node:
+        """Return the join of what a user computes of each piece, in the place of the user."""
         import torch
 
-        at, own = joined_dim(cat), ranges(extents(cat))
-        pieces = [self.applied(user, user, at, piece) for piece in own]
-        dim = len(shape_of(user)) + at
+        aten = torch.ops.aten
+        pieces = [self.applied(user, user, join.at, piece) for piece in join.ranges]
         with self.graph.inserting_before(user):
-            made = self.graph.call_function(torch.ops.aten.cat.default, (pieces, dim))
+            if is_cat(join.node):
+                dim = len(shape_of(user)) + join.at
+                made = self.graph.call_function(aten.cat.default, (pieces, dim))
+            else:
+                stack = self.graph.call_function(aten.stack.default, (pieces, -1))
+                vals = [piece.meta["val"] for piece in pieces]
+                stack.meta = {**user.meta, "val": aten.stack.default(vals, -1)}
+                self.region[stack] = self.region[user]
+                made = self.graph.call_function(aten.flatten.using_ints, (stack, -2))
         made.meta = dict(user.meta)
         self.region[made] = self.region[user]
         user.replace_all_uses_with(made)
         self.erase(user)
         return made
 
-    def applied(self, node: Node, user: Node, at: int, piece: tuple[int, int]) -> Node:
+    def applied(self, node: Node, user: Node, at: int, piece: Range) -> Node:
         """Return one piece of an elementwise node, computed in front of a user."""
         import torch
 
@@ -191,23 +251,26 @@ class _Pieces:
         self.region[made] = self.region[user]
         return made
 
-    def piece(self, x: Node, taker: Node, user: Node, at: int, piece: tuple[int, int]) -> Node:
+    def piece(self, x: Node, taker: Node, user: Node, at: int, piece: Range) -> Node:
         """Return what one piece of a taker takes of an operand."""
-        shape = shape_of(x)
+        shape, join = shape_of(x), join_of(x)
         if len(shape) < -at or shape[at] == 1:
             return x
-        if is_cat(x) and joined_dim(x) == at and piece in ranges(extents(x)):
-            return x.args[0][ranges(extents(x)).index(piece)]
+        if join and join.at == at and piece in join.ranges:
+            return join.pieces[join.ranges.index(piece)]
+        if repeats(x, at) == piece[2] > 1:
+            return x.args[0]
         alone = {*x.users} == {taker} and self.region.get(x) == self.region[user]
         if alone and self.is_elementwise(x):
             return self.applied(x, user, at, piece)
-        made = _slice(self.graph, x, len(shape) + at, *piece)
+        made = _slice(self.graph, x, len(shape) + at, piece)
         self.region.setdefault(made, self.region.get(x, 0))
         return made
 
     def erase(self, node: Node) -> None:
         """Erase a node that nothing takes any more, and what was computed for it alone."""
-        if node.users or not (is_cat(node) or self.is_elementwise(node)):
+        movable = join_of(node) or is_stack(node) or repeats(node, -1)
+        if node.users or not (movable or self.is_elementwise(node)):
             return
         given = node.all_input_nodes
         self.graph.erase_node(node)

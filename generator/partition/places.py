@@ -17,7 +17,7 @@ from mirage_kernels.generator.partition.indices import (
     strides_in_memory,
     write_of,
 )
-from mirage_kernels.generator.partition.pieces import extents, is_cat, joined_dim, ranges, shape_of
+from mirage_kernels.generator.partition.pieces import extents, is_join, joined_dim, ranges, shape_of
 from mirage_kernels.generator.partition.trace import (
     Node,
     Trace,
@@ -79,7 +79,8 @@ class Place:
         if self.dim == WHOLE:
             return in_order(looked_at(trace, self.whole, own).view(shape_of(own(value))))
         made = torch.empty(shape_of(own(self.whole)), device="meta")
-        return in_order(made.narrow(self.dim, self.start, self.end - self.start))
+        part = made.narrow(self.dim, self.start, self.end - self.start)
+        return in_order(_viewed(part, own(value)))
 
     def data(self, trace: Trace) -> Step:
         """Return the place as data."""
@@ -114,7 +115,7 @@ def places_of(trace: Trace, parts: Sequence[Flow], apart: Collection[Node]) -> d
     for i, part in enumerate(parts):
         found = list[tuple[Node, Place]]()
         (node,) = part.nodes if part.called else (None,)
-        if node is not None and is_cat(node) and node not in changed:
+        if node is not None and is_join(node) and node not in changed:
             found = [*pieces(trace, node)]
         elif node is not None and operator_of(node) == "copy" and mutates(node):
             found = [*_copied(trace, parts, i, made)]
@@ -161,7 +162,7 @@ def _written(
     if not in_its_order(looked_at(trace, access.value, _mine), value):
         return
     places = [(value, Place(access.node, access.table, write=access))]
-    if is_cat(value):
+    if is_join(value):
         places = [
             (n, replace(p, call=access.node, whole=access.table, write=access, joined=value))
             for n, p in pieces(trace, value)
@@ -217,7 +218,7 @@ def passed_over(trace: Trace, places: Mapping[Node, Place]) -> set[Node]:
 
 
 def pieces(trace: Trace, cat: Node) -> Iterator[tuple[Node, Place]]:
-    """Yield what a cat of static pieces joins, each once, and where it goes."""
+    """Yield what a cat or stack of static pieces joins, each once, and where it goes."""
     dim, joined = joined_dim(cat) + len(shape_of(cat)), cat.args[0]
     static = extents(cat) == extents(trace.pairs[cat]) and len({*joined}) == len(joined)
     for piece, (start, end) in zip(joined, ranges(extents(cat)), strict=True):
@@ -300,7 +301,7 @@ def views_first(
 
 def join_step(trace: Trace, call: Node, written: Mapping[Node, Place]) -> Step:
     """Return the step of a cat or copy of which kernels have written some parts."""
-    if not is_cat(call):
+    if not is_join(call):
         place = next(iter(written.values()))
         return {"join": trace.name(place.whole), "copies": [], "result": trace.name(call)}
     left = [(n, place) for n, place in pieces(trace, call) if n not in written]

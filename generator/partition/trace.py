@@ -34,7 +34,7 @@ Size = int | dict[str, Any]  # a number, or {"extent": "M", "times": 4}
 STEP = 7  # the second trace's first dynamic extent is longer by it, the next by twice as much
 _VIEWS = """
 view reshape _unsafe_view permute transpose t numpy_T squeeze unsqueeze expand expand_as flatten
-unflatten alias detach slice select narrow split chunk getitem
+unflatten alias detach slice select narrow split chunk getitem view_as_real
 """
 VIEWS = frozenset(_VIEWS.split())
 

@@ -44,9 +44,10 @@ def looked_at(
     while way[0] is not base:
         way.insert(0, way[0].all_input_nodes[0])
     value = own(base).meta["val"]
-    whole = torch.empty(tuple(map(int, value.shape)), device="meta") if stored is None else stored
+    side = {"device": "meta", "dtype": value.dtype}
+    whole = torch.empty(tuple(map(int, value.shape)), **side) if stored is None else stored
     if base in trace.inputs and stored is None:
-        whole = torch.empty_strided(whole.shape, value.stride(), device="meta")
+        whole = torch.empty_strided(whole.shape, value.stride(), **side)
     values: dict[str, Any] = {trace.name(base): whole}
     extents = {dim: both[0 if own(node) is node else 1] for dim, both in trace.extents.items()}
     for view in way[1:]:

@@ -200,6 +200,15 @@ def appended(k: Tensor, cos: Tensor, positions: Tensor, keys: Tensor, slots: Ten
     return keys.sum((1, 2))
 
 
+def pairs_appended(
+    k: Tensor, cos: Tensor, positions: Tensor, keys: Tensor, slots: Tensor
+) -> Tensor:
+    a, b = k.view(-1, HEADS, DIM)[..., ::2], k.view(-1, HEADS, DIM)[..., 1::2]
+    c = cos[positions].unsqueeze(1)
+    keys[slots] = torch.stack((a * c - b, a + b * c), -1).flatten(-2)
+    return keys.sum((1, 2))
+
+
 def whole(k: Tensor, keys: Tensor, slots: Tensor) -> Tensor:
     keys.index_copy_(0, slots, torch.tanh(k).view(-1, HEADS, DIM))
     return keys.sum((1, 2))
@@ -221,6 +230,16 @@ WRITTEN: dict[str, tuple[Callable[..., Tensor], Given, tuple[str, ...]]] = {
         {
             **k_and_slots(torch.int64),
             "cos": drawn(ROWS, DIM),
+            "positions": numbers(5, below=ROWS),
+            "keys": drawn(SLOTS, HEADS, DIM),
+        },
+        ("k", "slots", "positions", "keys"),
+    ),
+    "a rotation of pairs": (
+        pairs_appended,
+        {
+            **k_and_slots(torch.int64),
+            "cos": drawn(ROWS, DIM // 2),
             "positions": numbers(5, below=ROWS),
             "keys": drawn(SLOTS, HEADS, DIM),
         },

@@ -1,0 +1,165 @@
+"""Graphs that torch.export made, written in operators that kernels have forms for.
+
+    view_as_real(view_as_complex(x) * y)  ->  stack(re, im), each of real products
+    view(cast(x))                         ->  cast(view(x)), where x is an input
+    type_as(x, y)                         ->  cast(x)
+    unbind(x)[i]                          ->  select(x, i)
+
+It is done before anything else, alike in the graphs of one function at several extents.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_kernels.generator.frontend.export import operator_of
+
+Node = Any  # torch.fx.Node
+CASTS = frozenset(("to", "_to_copy"))
+_SEEN = """
+view reshape _unsafe_view unflatten flatten permute transpose unsqueeze squeeze select slice
+"""
+SEEN = frozenset(_SEEN.split())  # views of one tensor
+
+
+def rewritten(graph: Any) -> None:
+    """Rewrite a graph."""
+    for node in [n for n in graph.nodes if _is(n, "_assert_tensor_metadata")]:  # before casts
+        graph.erase_node(node)
+    _without_type_as(graph)
+    _without_unbind(graph)
+    complexes = _Complexes(graph)
+    for node in [n for n in graph.nodes if _is(n, "view_as_real", "real", "imag")]:
+        complexes.as_real(node)
+    _casts_last(graph)
+
+
+def regions(graph: Any) -> dict[Node, int]:
+    """Return for each node how many operators in front of it write over their operands."""
+    found, count = dict[Node, int](), 0
+    for node in graph.nodes:
+        found[node] = count
+        schema = getattr(node.target, "_schema", None)
+        count += bool(schema is not None and schema.is_mutable)
+    return found
+
+
+def _is(node: Node, *ops: str) -> bool:
+    return node.op == "call_function" and operator_of(node) in ops
+
+
+def _added(graph: Any, before: Node, target: Any, args: tuple[Any, ...], **named: Any) -> Node:
+    """Add an operator in front of a node."""
+    import torch
+
+    with graph.inserting_before(before):
+        made = graph.call_function(target, args, named)
+    given, kept = torch.fx.node.map_arg((args, named), lambda n: n.meta["val"])
+    made.meta = {**before.meta, "val": target(*given, **kept)}
+    return made
+
+
+def _replace(graph: Any, node: Node, made: Node) -> None:
+    """Let a node take the place of another, and erase that and what was made for it alone."""
+    node.replace_all_uses_with(made)
+    todo = [node]
+    while todo:
+        gone = todo.pop()
+        if not gone.users and gone.op == "call_function":
+            todo += gone.all_input_nodes
+            graph.erase_node(gone)
+
+
+def _without_type_as(graph: Any) -> None:
+    import torch
+
+    for node in [n for n in graph.nodes if _is(n, "type_as")]:
+        dtype = node.meta["val"].dtype
+        made = _added(graph, node, torch.ops.aten.to.dtype, (node.args[0], dtype))
+        _replace(graph, node, made)
+
+
+def _without_unbind(graph: Any) -> None:
+    import torch
+
+    for node in [n for n in graph.nodes if n.target is operator.getitem]:
+        source, number = node.args
+        if _is(source, "unbind"):
+            dim = [*source.args[1:], *source.kwargs.values(), 0][0]
+            given = (source.args[0], dim, number)
+            _replace(graph, node, _added(graph, node, torch.ops.aten.select.int, given))
+
+
+def _casts_last(graph: Any) -> None:
+    """Look at inputs before they are cast: a kernel casts what it takes of them."""
+    region = regions(graph)
+    for node in [*graph.nodes]:
+        cast = node.args[0] if _is(node, *SEEN) else None
+        if cast is None or not _is(cast, *CASTS) or not _is_given(cast.args[0]):
+            continue
+        if region[cast] != region[node]:
+            continue
+        seen = _added(graph, node, node.target, (cast.args[0], *node.args[1:]), **node.kwargs)
+        made = _added(graph, node, cast.target, (seen, *cast.args[1:]), **cast.kwargs)
+        region |= dict.fromkeys((seen, made), region[node])
+        _replace(graph, node, made)
+
+
+def _is_given(node: Node) -> bool:
+    """Say whether a node is an input, or a view of one."""
+    while _is(node, *SEEN):
+        node = node.args[0]
+    return bool(node.op == "placeholder")
+
+
+@dataclass(frozen=True)
+class _Complexes:
+    """Complex products as real ones."""
+
+    graph: Any
+
+    def as_real(self, node: Node) -> None:
+        """Replace the real view of a product by two real values side by side, a part by itself."""
+        import torch
+
+        (z,), whole = node.args, _is(node, "view_as_real")
+        if not z.meta["val"].is_complex() or not self.has_parts(z) or (whole and not _is(z, "mul")):
+            return
+        parts = self.parts(z, node)
+        if not whole:
+            return _replace(self.graph, node, parts[_is(node, "imag")])
+        _replace(
+            self.graph, node, _added(self.graph, node, torch.ops.aten.stack.default, (parts, -1))
+        )
+
+    def has_parts(self, z: Node) -> bool:
+        """Say whether a value has a real view, or is made of some that have: conjugates have not."""
+        if _is(z, "mul", "_conj"):
+            return all(self.has_parts(x) for x in z.all_input_nodes)
+        return not z.meta["val"].is_conj()
+
+    def parts(self, z: Node, before: Node) -> list[Node]:
+        """Return the real and the imaginary part of a value."""
+        import torch
+
+        aten = torch.ops.aten
+
+        def add(target: Any, *args: Any) -> Node:
+            return _added(self.graph, before, target, args)
+
+        if not z.meta["val"].is_complex():
+            return [z]
+        if _is(z, "mul") and all(isinstance(a, type(z)) for a in z.args):
+            (a, *ai), (b, *bi) = (self.parts(x, before) for x in z.args)
+            mul = aten.mul.Tensor
+            if not ai or not bi:
+                return [add(mul, x, y) for x in (a, *ai) for y in (b, *bi)]
+            real = add(aten.sub.Tensor, add(mul, a, b), add(mul, ai[0], bi[0]))
+            return [real, add(aten.add.Tensor, add(mul, a, bi[0]), add(mul, ai[0], b))]
+        if _is(z, "_conj"):
+            real, imaginary = self.parts(z.args[0], before)
+            return [real, add(aten.neg.default, imaginary)]
+        pairs = z.args[0] if _is(z, "view_as_complex") else add(aten.view_as_real.default, z)
+        return [add(aten.select.int, pairs, -1, i) for i in range(2)]
