@@ -165,9 +165,11 @@ def repeats(node: Node, at: int) -> int:
     """Return how often each element of an operand stands in turn along a dim; 0: no such node."""
     if operator_of(node) != "repeat_interleave" or node.op != "call_function":
         return 0
-    _, times, *dim = (*node.args, *node.kwargs.values())
-    along = [d - len(shape_of(node)) * (d >= 0) for d in dim if isinstance(d, int)]
-    return times if isinstance(times, int) and along[:1] == [at] else 0
+    given: list[Any] = [*node.args[1:], *node.kwargs.values()]
+    times, dim = given[0], given[1] if len(given) > 1 else None
+    if not isinstance(times, int) or not isinstance(dim, int):
+        return 0
+    return times if dim % len(shape_of(node)) == len(shape_of(node)) + at else 0
 
 
 class _Pieces:

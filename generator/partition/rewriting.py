@@ -128,14 +128,13 @@ class _Complexes:
         if not z.meta["val"].is_complex() or not self.has_parts(z) or (whole and not _is(z, "mul")):
             return
         parts = self.parts(z, node)
-        if not whole:
-            return _replace(self.graph, node, parts[_is(node, "imag")])
-        _replace(
-            self.graph, node, _added(self.graph, node, torch.ops.aten.stack.default, (parts, -1))
-        )
+        made = parts[_is(node, "imag")]
+        if whole:
+            made = _added(self.graph, node, torch.ops.aten.stack.default, (parts, -1))
+        _replace(self.graph, node, made)
 
     def has_parts(self, z: Node) -> bool:
-        """Say whether a value has a real view, or is made of some that have: conjugates have not."""
+        """Say whether a value has a real view, which conjugates lack, or is made of such."""
         if _is(z, "mul", "_conj"):
             return all(self.has_parts(x) for x in z.all_input_nodes)
         return not z.meta["val"].is_conj()
