@@ -82,7 +82,7 @@ class Program:
         }
 
     def lines(self) -> Iterator[str]:
-        """Say of every way what it runs."""
+        """Say of every way what it runs, and of operators why no kernel can be made of them."""
         for way in self.ways:
             limits = ", ".join(f"{dim} <= {n}" for dim, n in way.most.items())
             yield f"{limits or 'any extents' if len(self.ways) == 1 else limits or 'above'}:"
@@ -91,7 +91,8 @@ class Program:
                 if "kernel" in step:
                     yield f"  kernel {step['kernel']}: {ops}"
                 elif part.runs:
-                    yield f"  PyTorch: {ops}"
+                    reason = self.trace.refused.get(part.nodes[0], "")
+                    yield f"  PyTorch: {ops}{reason and f': {reason}'}"
 
 
 def write_program(document: dict[str, Any], folder: Path) -> Path:

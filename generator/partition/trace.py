@@ -131,15 +131,20 @@ class Trace:
             found[node] = self._input(program, node)
         for node in self.nodes:
             try:
-                if any(found.get(a) is None for a in node.all_input_nodes):
-                    raise GraphError("it takes what no kernel makes")
+                for given in (a for a in node.all_input_nodes if found.get(a) is None):
+                    raise GraphError(f"it takes {self._said(given)}, which no kernel takes")
                 found[node] = applied(program, node, found)
             except (GraphError, RecipeError) as error:
                 reasons[node] = error.sentence
                 if node.target is operator.getitem and not is_view(node.args[0]):
-                    reasons[node.args[0]] = error.sentence  # of several results PyTorch's is one
+                    reasons.setdefault(node.args[0], error.sentence)  # one of its results
                 found[node] = self._input(program, node)
         return reasons, found
+
+    def _said(self, node: Node) -> str:
+        """Return the name of a value that no kernel takes, with its type."""
+        value = node.meta.get("val")
+        return f"{self.name(node)} of {value.dtype}" if hasattr(value, "dtype") else self.name(node)
 
     @cached_property
     def constants(self) -> set[Node]:

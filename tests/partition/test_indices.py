@@ -313,6 +313,56 @@ def test_kernels_that_read_and_write_by_an_index_are_found() -> None:
     assert '"name": "slots", "dtype": "int64"' in cuda.replace('\\"', '"').replace('"\n      "', "")
 
 
+# -- single elements -------------------------------------------------------------------------------
+
+
+def router(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    values, chosen = torch.topk(torch.softmax(F.linear(x, w), -1), 4, dim=-1)
+    return values / values.sum(-1, keepdim=True), chosen
+
+
+def gathered(x: Tensor, index: Tensor) -> Tensor:
+    return torch.gather(torch.log_softmax(x.float(), -1), -1, index[:, None]).squeeze(-1) * -1
+
+
+def along(x: Tensor, index: Tensor) -> Tensor:
+    return torch.take_along_dim(torch.relu(x), index[:, None], dim=-1) * 2
+
+
+def entropy(x: Tensor, index: Tensor) -> Tensor:
+    return F.cross_entropy(torch.tanh(x) * 3, index)
+
+
+def smoothed(x: Tensor, index: Tensor) -> Tensor:
+    return F.cross_entropy(x.float(), index, reduction="none", label_smoothing=0.1)
+
+
+def likelihood(x: Tensor, index: Tensor) -> Tensor:
+    return F.nll_loss(torch.log_softmax(x, -1), index)
+
+
+LOGITS: Given = {"x": drawn(6, 32), "index": numbers(6, below=32)}
+SINGLE: dict[Callable[..., Any], tuple[list[str], str]] = {
+    router: (["linear", "softmax", "[topk]", "sum, div"], "kernels cannot be made of it"),
+    gathered: (["to, log_softmax", "[gather]", "mul"], "it takes unsqueeze of torch.int64"),
+    along: (["relu", "[take_along_dim]", "mul"], "it takes unsqueeze of torch.int64"),
+    entropy: (["tanh, mul", "[cross_entropy_loss]"], "it takes index of torch.int64"),
+    smoothed: (["[to]", "[cross_entropy_loss]"], "it takes index of torch.int64"),
+    likelihood: (["log_softmax", "[nll_loss_nd]"], "it takes index of torch.int64"),
+}
+
+
+@pytest.mark.parametrize("run", SINGLE, ids=lambda run: run.__name__)
+def test_single_elements_that_an_index_says_are_pytorch_s(run: Callable[..., Any]) -> None:
+    wanted, reason = SINGLE[run]
+    given = {"x": drawn(6, 64), "w": drawn(32, 64)} if run is router else LOGITS
+    program = cut(run, given)
+    assert ways(program) == [wanted]
+    assert any(reason in line for line in program.lines() if "PyTorch: " in line)
+    if run is not router:
+        require_same(program, run, given)
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 
