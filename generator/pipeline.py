@@ -165,7 +165,7 @@ def searched(request: Request, *, jobs: int, progress: Progress, store: Store | 
 def goal_of(request: Request, spec: Graph) -> Goal:
     """Return what a search's programs are lowered for at a shape."""
     result = output_type(request.recipe, request.shape, request.dtype)
-    return Goal(spec, result, request.dtype, {})
+    return Goal(spec, result, request.dtype, {}, request.recipe.wide)
 
 
 @dataclass(frozen=True)

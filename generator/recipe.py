@@ -89,8 +89,9 @@ class Recipe:
     subtract it. `scalars` gives the values that run-time scalars take in tests and measurements.
     `also` names results beside the output, which the program returns behind it; where it is
     computed from them they are stored on the way. Weights that are `stacked` may also come as
-    slices of stacks, of which every token has its own. `strided` says that tensors lie apart in
-    memory: only schedules that take any strides serve then; so do tensors that are `indexed`.
+    slices of stacks, of which every token has its own. Results that are `wide` are stored in fp32,
+    not in the kernel's own type: `output`, or some of `also`. `strided` says that tensors lie apart
+    in memory: only schedules that take any strides serve then; so do tensors that are `indexed`.
     """
 
     inputs: Mapping[str, str]
@@ -104,6 +105,7 @@ class Recipe:
     optional: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
     stacked: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
     strided: bool = False
     indexed: tuple[Indexed, ...] = ()
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
@@ -131,6 +133,10 @@ class Recipe:
         """Names of the static dims, in order of appearance."""
         names = [n for text in self.inputs.values() for n in dims_of(text)]
         return tuple(dict.fromkeys(n for n in names if n not in self.dynamic))
+
+    def stored(self, dtype: DType) -> tuple[DType, ...]:
+        """Return the element type of every result, the output's first, in a kernel of a type."""
+        return tuple(DType.FP32 if n in self.wide else dtype for n in ("output", *self.also))
 
     def reference_results(self, *inputs: object) -> tuple[torch.Tensor, ...]:
         """Return what the reference computes, one result or several."""
@@ -235,7 +241,8 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
 def output_type(source: Recipe, chosen: Shape, dtype: DType) -> TensorType:
     """Return the type of a recipe's result in device memory."""
     dims = source.dims(chosen)
-    return TensorType(tuple(dims[n] for n in source.output.split()), dtype)
+    stored, *_ = source.stored(dtype)
+    return TensorType(tuple(dims[n] for n in source.output.split()), stored)
 
 
 def catalog() -> dict[str, Recipe]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +29,7 @@ _KINDS: dict[str, tuple[object, str]] = {
     "ranges": (dict[str, str], '{"seq_lens": "T..L"}'),
     "optional": (tuple[str, ...], '("bias",), with its comma'),
     "stacked": (tuple[str, ...], '("lora_a", "lora_b")'),
+    "wide": (tuple[str, ...], '("output",), with its comma'),
     "tolerance": (Annotated[float, Meta(gt=0)], "1.1"),
 }
 
@@ -80,9 +81,14 @@ def _mistakes(recipe: Recipe) -> Iterator[tuple[str, str]]:
         hint = f"dims of its inputs: {', '.join(dims)}"
         yield f"recipe {recipe.name} has no input with its dynamic dim {dim}", hint
     numbers = [name for name, text in inputs.items() if not dims_of(text)]
-    for what, known in (("scalars", numbers), ("ranges", inputs), ("optional", inputs)):
+    named: dict[str, tuple[str, Collection[str]]] = {
+        "scalars": ("inputs without dims", numbers),
+        "ranges": ("inputs", inputs),
+        "optional": ("inputs", inputs),
+        "wide": ("results", ("output", *recipe.also)),
+    }
+    for what, (kind, known) in named.items():
         for name in (n for n in getattr(recipe, what) if n not in known):
-            kind = "inputs without dims" if known is numbers else "inputs"
             sentence = f"{what} {own} names {name}, which is none of its {kind}"
             yield sentence, f"there are: {', '.join(known) or 'none'}"
     for name, value in (*recipe.scalars.items(), ("tolerance", recipe.tolerance)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -89,6 +89,7 @@ class Portion:
     shapes: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of inputs side by side
     strides: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of others and of results
     indexed: Mapping[Any, Rows] = field(default_factory=dict)  # inputs and results
+    wide: Collection[Any] = ()  # results that are stored in fp32
 
 
 def portions_recipe(
@@ -135,6 +136,7 @@ class Traced:
     shapes: tuple[tuple[int | str, ...], ...]
     strided: bool = False  # something lies apart in memory that fast schedules take side by side
     indexed: tuple[Indexed, ...] = ()
+    wide: tuple[int, ...] = ()  # numbers of results
 
     @property
     def graph(self) -> Graph:
@@ -245,7 +247,8 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
     called = (*names, *(f"{RESULT}{i}" for i in range(len(results))))
     indexed = indexed_of(zip(called, rows, (*lowered.inputs, *lowered.outputs), strict=True))
     strided = strided or bool(indexed)
-    return Traced(lowered, tuple(names), tuple(dtypes), named, shapes, strided, indexed)
+    wide = tuple(i for i, node in enumerate(portion.results) if node in portion.wide)
+    return Traced(lowered, tuple(names), tuple(dtypes), named, shapes, strided, indexed, wide)
 
 
 def _lowered(program: Program) -> Lowered:
@@ -363,6 +366,7 @@ def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
         also={f"result_{i}": text for i, text in enumerate(outputs[1:], start=1)},
         dynamic=dict.fromkeys(traced.dynamic, BOUND),
         reference=function,
+        wide=tuple(f"result_{i}" if i else "output" for i in traced.wide),
         strided=traced.strided,
         indexed=traced.indexed,
         shapes=(Shape("the example inputs", static),),

@@ -110,7 +110,8 @@ def with_precision(block: Graph, storage: DType, *, squares: bool = True) -> Gra
             users = block.users(node.name)
             products = [u for u in users if u.op == "contract"]
             narrow = any(squares or len({*u.args}) > 1 for u in products)
-            narrow |= any(u.op == "output" and u.loop_cut is not None for u in users)
+            stored = (u for u in users if u.op == "output" and u.loop_cut is not None)
+            narrow |= any(u.out.type.dtype is storage for u in stored)
             if node.out.type.dtype.is_real:
                 type_ = replace(node.out.type, dtype=storage if narrow else DType.FP32)
                 node = replace(node, outs=(Value(node.name, type_),))

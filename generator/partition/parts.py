@@ -34,7 +34,8 @@ from mirage_kernels.generator.partition.places import (
     places_of,
     views_first,
 )
-from mirage_kernels.generator.partition.trace import Node, Size, Trace, base_of, is_view
+from mirage_kernels.generator.partition.products import is_wide
+from mirage_kernels.generator.partition.trace import Node, Size, Trace, base_of, exactly, is_view
 from mirage_kernels.generator.partition.views import Own, in_its_order, looked_at, strides_of
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.program_steps import call
@@ -123,6 +124,7 @@ class Part:
                 {own(n): shape for n in self.inputs if (shape := self.stored(n, own))},
                 {own(n): strides for n, strides in self.strides(own)},
                 {own(n): access.rows(self.trace, *self.addressed(n, own)) for n, access in rows},
+                [own(n) for n in self.results if is_wide(self.trace, n, self.nodes)],
             )
             for own in both[: 1 + bool(dynamic)]
         ]
@@ -171,6 +173,7 @@ class Part:
     def reference(self) -> Callable[..., Any]:
         """Return the function of its nodes: PyTorch's operators in order."""
         steps = [self.trace.call(n) for n in self.nodes]
+        in_float64 = exactly(steps)  # whose casts would make operands of several types
         shapes = {self.trace.name(n): self.trace.shape(n) for n in self.inputs}
         results = [self.trace.name(n) for n in self.results]
 
@@ -180,7 +183,8 @@ class Part:
             )
             extents = {s["extent"]: n // s["times"] for s, n in sizes if isinstance(s, dict)}
             values: dict[str, Any] = dict(given)
-            for step in steps:
+            exact = any(str(x.dtype) == "torch.float64" for x in given.values())
+            for step in in_float64 if exact else steps:
                 call(step, values, extents)
             return tuple(values[r] for r in results)
 

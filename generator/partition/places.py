@@ -18,6 +18,8 @@ from mirage_kernels.generator.partition.indices import (
     write_of,
 )
 from mirage_kernels.generator.partition.pieces import extents, is_join, joined_dim, ranges, shape_of
+from mirage_kernels.generator.partition.products import is_wide
+from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import (
     Node,
     Trace,
@@ -120,9 +122,10 @@ def places_of(trace: Trace, parts: Sequence[Flow], apart: Collection[Node]) -> d
         elif node is not None and operator_of(node) == "copy" and mutates(node):
             found = [*_copied(trace, parts, i, made)]
         for n, place in found:
-            types = {x.meta["val"].dtype for x in (n, place.whole)}
-            own = types == {trace.dtype} and n not in {*taken, *changed, *kept}
-            if own and made.get(n, i) < i:
+            start, types = made.get(n, i), {x.meta["val"].dtype for x in (n, place.whole)}
+            both_wide = len(types) == 1 and is_wide(trace, n, parts[start].nodes)
+            alike = types == {trace.dtype} or both_wide
+            if alike and n not in {*taken, *changed, *kept} and start < i:
                 taken[n] = place
         access = write_of(trace, node) if node is not None and node not in apart else None
         if access is not None:
@@ -275,8 +278,8 @@ def _is_elementwise(trace: Trace, part: Flow) -> bool:
 
     views = [n for n in part.nodes if is_view(n)]
     changed = {memory_of(trace, n.all_input_nodes[0]) for n in trace.nodes if mutates(n)}
-    tags = (getattr(n.target, "tags", ()) for n in part.nodes if n not in views)
-    return all(torch.Tag.pointwise in each for each in tags) and not any(
+    others = (n for n in part.nodes if n not in views and operator_of(n) not in CASTS)
+    return all(torch.Tag.pointwise in getattr(n.target, "tags", ()) for n in others) and not any(
         memory_of(trace, n) in changed for n in views
     )
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from mirage_kernels.generator.frontend.export import operator_of
-from mirage_kernels.generator.partition.trace import Node
+from mirage_kernels.generator.partition.rewriting import CASTS
+from mirage_kernels.generator.partition.trace import Node, Trace
 
 PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "matmul", "einsum", "mv"))
 ATTENTION = "scaled_dot_product_attention"
@@ -27,6 +28,22 @@ def free_extents(node: Node) -> tuple[int, int]:
     columns = b[-1] if len(b) > 1 else 1
     rows = prod(a[:-1]) if len(b) <= 2 else a[-2] if len(a) > 1 else 1
     return rows, columns
+
+
+def is_wide(trace: Trace, result: Node, nodes: Sequence[Node]) -> bool:
+    """Say whether a kernel of some nodes stores a result in fp32, as PyTorch does.
+
+    Fast schedules store 16 bits of products: where PyTorch widens what it has rounded to these, it
+    widens what they store.
+    """
+    widened = operator_of(result) in CASTS and not is_wider(trace, result.all_input_nodes[0])
+    multiplied = any(operator_of(n) in PRODUCTS for n in nodes)
+    return is_wider(trace, result) and not (multiplied and widened)
+
+
+def is_wider(trace: Trace, node: Node) -> bool:
+    """Say whether elements of a value have more bytes than kernels store."""
+    return bool(node.meta["val"].dtype.itemsize > trace.dtype.itemsize)
 
 
 def factors(node: Node) -> Sequence[Node]:

@@ -20,7 +20,13 @@ from mirage_kernels.generator.ir import DType, dumps
 from mirage_kernels.generator.partition.addressing import require_rows
 from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind, reduces
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name, parts_of
-from mirage_kernels.generator.partition.products import PRODUCTS, factors, free_extents
+from mirage_kernels.generator.partition.products import (
+    PRODUCTS,
+    factors,
+    free_extents,
+    is_wider,
+)
+from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
@@ -205,11 +211,14 @@ def _cut_otherwise(part: Part, cuts: Cuts) -> None:
 def _is_slow(result: Result, part: Part) -> bool:
     """Say whether another cut multiplies weights faster, or PyTorch does.
 
-    So it is where there is the general schedule only, or for 64 rows one that is made for few.
+    So it is where there is the general schedule only, or for 64 rows one that is made for few; not
+    where PyTorch would write operands anew, in fp32.
     """
     if result.record.no_plan:
         return True
     taken = [a for n in part.computing if operator_of(n) in PRODUCTS for a in factors(n)]
+    if any(a in part.nodes and operator_of(a) in CASTS and is_wider(part.trace, a) for a in taken):
+        return False
     while views := [n for n in taken if n in part.nodes and is_view(n)]:
         taken = [n for n in taken if n not in views] + [n.all_input_nodes[0] for n in views]
     weights = [n for n in taken if n in part.trace.inputs]

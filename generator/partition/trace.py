@@ -209,6 +209,17 @@ class Trace:
         raise RecipeError(f"{self.function.named} gives an operator {a!r}, which is no plain value")
 
 
+def exactly(step: Any) -> Any:
+    """Return steps as data with float64 in the place of all other real types."""
+    if isinstance(step, list | tuple):
+        return [exactly(part) for part in step]
+    if not isinstance(step, dict):
+        return step
+    if step.get("torch") in ("float16", "bfloat16", "float32"):
+        return {"torch": "float64"}
+    return {name: exactly(part) for name, part in step.items()}
+
+
 def base_of(trace: Trace, node: Node) -> Node:
     """Return what a view looks at, through all views; one of several results is no view."""
     while node not in trace.inputs and is_view(node):

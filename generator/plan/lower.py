@@ -64,6 +64,9 @@ def lowered(recipe: str, graph: Graph) -> TileProgram:
     """Return the tile program of a muGraph, whether its values have layouts or not."""
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
+    wide = [name for name in graph.outputs if graph.values[name].type.dtype is DType.FP32]
+    if wide:
+        raise PlanError(f"{recipe}: only general kernels store fp32, as {wide[0]} is")
     if graph.masks:
         raise PlanError(f"{recipe}: only general kernels take masks, as {graph.masks[0]} is")
     return _Lowering(recipe, graph).program()

@@ -197,7 +197,7 @@ class Gate:
 
     def measure(self, candidate: Graph) -> tuple[Measured, ...]:
         """Return the candidate's errors; raise VerifyError when one is beyond the tolerance."""
-        require_storage(self.spec, candidate, self.dtype)
+        require_storage(self.spec, candidate, self.recipe.stored(self.dtype))
         cut, storage = retile(candidate, self.tiles()), array_reading(STORAGE, self.sizes())
         found = []
         for reference in self.references:
@@ -301,9 +301,10 @@ class Gate:
     def unfused(self) -> Graph:
         """Return the spec as separate kernels would run it: rounded around matrix products."""
         nodes = []
+        stored = dict(zip(self.spec.outputs, self.recipe.stored(self.dtype), strict=True))
         for node in with_precision(self.safe, self.dtype).nodes:
-            if node.op == "contract" or node.name in self.spec.outputs:
-                type_ = replace(node.out.type, dtype=self.dtype)
+            if node.op == "contract" or node.name in stored:
+                type_ = replace(node.out.type, dtype=stored.get(node.name, self.dtype))
                 node = replace(node, outs=(Value(node.name, type_),))
             nodes.append(node)
         return replace(self.safe, nodes=tuple(nodes))
@@ -348,14 +349,14 @@ def hidden_positions(
     return found
 
 
-def require_storage(spec: Graph, candidate: Graph, dtype: DType) -> None:
-    """Raise VerifyError unless inputs are stored as the recipe's, and results as `dtype`."""
+def require_storage(spec: Graph, candidate: Graph, dtypes: Sequence[DType]) -> None:
+    """Raise VerifyError unless inputs are stored as the recipe's, and results as it says."""
     for ours, theirs in zip(spec.inputs, candidate.inputs, strict=True):
         wanted, given = ours.out.type.dtype, theirs.out.type.dtype
         if wanted is not given:
             what = f"its input {theirs.name} is {given.value}"
             raise VerifyError(f"{what}, in the recipe {wanted.value}")
-    for name in candidate.outputs:
+    for name, dtype in zip(candidate.outputs, dtypes, strict=True):
         stored = candidate.values[name].type.dtype
         if stored is not dtype:
             raise VerifyError(f"its result {name} is {stored.value}, not {dtype.value}")

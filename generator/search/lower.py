@@ -46,12 +46,16 @@ from mirage_kernels.generator.search.sketch import (
 
 @dataclass(frozen=True)
 class Goal:
-    """What a muGraph is lowered for: the spec, its result in device memory, storage, tiles."""
+    """What a muGraph is lowered for: the spec, its result in device memory, storage, tiles.
+
+    `wide` are results beside it that are stored in fp32.
+    """
 
     spec: Graph
     result: TensorType
     storage: DType
     tiles: Mapping[str, int]  # by `Axis.tile_key`
+    wide: tuple[str, ...] = ()
 
 
 def lower(program: ProgramSketch, goal: Goal) -> Graph:
@@ -112,7 +116,8 @@ class _Kernels:
         phases = phases_of(body)
         for name, tiles in block.beside.items():
             # Of several tiles of a result beside the output, the one that the loop cuts.
-            type_ = replace(self.goal.spec.values[name].type, dtype=storage)
+            beside = DType.FP32 if name in self.goal.wide else storage
+            type_ = replace(self.goal.spec.values[name].type, dtype=beside)
             looped = [tile for tile in tiles if phases[tile] is Phase.LOOP]
             cuts = tuple(d if d in type_.names else None for d in setting.grid)
             value, loop_cut = Value(f"{name}_stored", type_), setting.loop if looped else None

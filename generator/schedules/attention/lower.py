@@ -55,6 +55,9 @@ def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
     if len(graph.blocks) != 1 or extra:
         names = ", ".join(n.name for n in (*graph.blocks, *extra))
         raise PlanError(f"{recipe}: attention is planned as one kernel, not as {names}")
+    wide = [name for name in graph.outputs if graph.values[name].type.dtype is DType.FP32]
+    if wide:
+        raise PlanError(f"{recipe}: only general kernels store fp32, as {wide[0]} is")
     if graph.masks:
         raise PlanError(f"{recipe}: only general kernels take masks, as {graph.masks[0]} is")
     (node,) = graph.blocks
