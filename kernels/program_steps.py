@@ -1,7 +1,8 @@
 """Programs of several steps: kernels, and operators that PyTorch runs itself, in order.
 
-A program's document lists its inputs and, for each range of its dynamic extents, the steps. Extents
-are numbers, or `{"extent": "M", "times": 4}`: four times the extent of M.
+A program's document lists its inputs, `called` as the function calls them where that is not their
+name, and for each range of its dynamic extents, the steps. Extents are numbers, or
+`{"extent": "M", "times": 4}`: four times the extent of M.
 """
 
 from __future__ import annotations
@@ -133,8 +134,8 @@ def extents_of(inputs: Sequence[Mapping[str, Any]], given: Values) -> dict[str, 
     """Return the dynamic extents of tensors; raises ValueError for one that does not fit."""
     found: dict[str, int] = {}
     for wanted in inputs:
-        name, shape = wanted["name"], wanted["shape"]
-        tensor = given.get(name)
+        name, shape = _called(wanted), wanted["shape"]
+        tensor = given.get(wanted["name"])
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{name} is missing; a tensor {_text(shape)} works")
         if tensor.dtype is not getattr(torch, wanted["dtype"]):
@@ -146,6 +147,11 @@ def extents_of(inputs: Sequence[Mapping[str, Any]], given: Values) -> dict[str, 
                 sizes = f"[{', '.join(map(str, tensor.shape))}]"
                 raise ValueError(f"{name} is {sizes}; {_text(shape)} works{_known(found)}")
     return found
+
+
+def _called(wanted: Mapping[str, Any]) -> str:
+    """Return the function's name of an input."""
+    return str(wanted.get("called", wanted["name"]))
 
 
 def _fits(size: int, extent: Any, found: dict[str, int]) -> bool:
@@ -225,8 +231,9 @@ class SteppedProgram:
     def __init__(self, documents: Sequence[Mapping[str, Any]], kernel: Kernel) -> None:
         self.documents, self.kernel = tuple(documents), kernel
         self.name = documents[0]["name"]
-        self.inputs = tuple(i["name"] for i in documents[0]["inputs"])
-        shapes = (f"{i['name']} {_text(i['shape'])}" for i in documents[0]["inputs"])
+        names = {_called(i): i["name"] for i in documents[0]["inputs"]}
+        self.inputs, self._names = tuple(names), names
+        shapes = (f"{_called(i)} {_text(i['shape'])}" for i in documents[0]["inputs"])
         self.__doc__ = f"{self.name}({', '.join(self.inputs)}): {', '.join(shapes)}"
 
     @cached_property
@@ -238,7 +245,8 @@ class SteppedProgram:
         """Return the function's results; raises ValueError for a tensor that does not fit."""
         if len(args) > len(self.inputs) or {*named} - {*self.inputs[len(args) :]}:
             raise TypeError(f"{self.name} takes {', '.join(self.inputs)}, each once")
-        given = {**dict(zip(self.inputs, args, strict=False)), **named}
+        called = {**dict(zip(self.inputs, args, strict=False)), **named}
+        given = {self._names[name]: tensor for name, tensor in called.items()}
         reasons = []
         for document in self.documents:
             try:

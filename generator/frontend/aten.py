@@ -124,6 +124,12 @@ def _power(s: Steps, x: Operand, power: Operand) -> Tensor:
     raise GraphError(f"pow with the exponent {power!r}", f"exponents: {', '.join(map(str, known))}")
 
 
+def _weight_norm(s: Steps, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    others = [d for d in range(v.num_dims) if d != dim]
+    length = s("sqrt", s.reduce("reduction", s("square", v), others))
+    return s("mul", v, s("div", g, length))
+
+
 def _gelu(s: Steps, x: Tensor, *, approximate: str = "none") -> Tensor:
     return s("gelu" if approximate == "none" else "gelu_tanh", x)
 
@@ -298,6 +304,7 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "mv": lambda s, a, b: s.matmul(a, b),
     "bmm": lambda s, a, b: s.matmul(a, b),
     "matmul": lambda s, a, b: s.matmul(a, b),
+    "_weight_norm": _weight_norm,
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
     "group_norm": group_norm,

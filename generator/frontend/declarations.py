@@ -165,8 +165,8 @@ def checked_spec(recipe: Recipe, made: object) -> Graph:
                 "correct output= in @recipe(...) or the program; dims go by name, in any order",
             )
     spec = _laid_out(spec_of(*found), found[0].name, recipe.output.split())
-    for name, declared in recipe.also.items():
-        spec = _renamed(recipe.name, spec, name, declared.split())
+    for number, (name, declared) in enumerate(recipe.also.items(), start=1):
+        spec = _renamed(recipe.name, spec, number, (name, declared.split()))
     for sentence, hint in _unused(recipe, spec):
         raise RecipeError(f"recipe {recipe.name} {sentence}", hint)
     return check(spec)
@@ -180,9 +180,9 @@ def _laid_out(spec: Graph, name: str, dims: Sequence[str]) -> Graph:
     return replace(spec, nodes=tuple(stored if n is result else n for n in spec.nodes))
 
 
-def _renamed(recipe: str, spec: Graph, name: str, dims: Sequence[str]) -> Graph:
-    """Return the spec with the next result beside the output called and laid out as it says."""
-    old = next((o for o in spec.outputs[1:] if o != name), name)
+def _renamed(recipe: str, spec: Graph, number: int, as_: tuple[str, Sequence[str]]) -> Graph:
+    """Return the spec with a result beside the output called and laid out as the recipe says."""
+    old, (name, dims) = spec.outputs[number], as_
     given = OPS[spec.producers[old].op].kind is Kind.SOURCE
     if name in spec.values or given or spec.outputs.count(old) > 1:
         raise RecipeError(

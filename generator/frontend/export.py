@@ -59,6 +59,14 @@ def input_names(program: Any) -> dict[Any, str]:
     return {node: plain(targets.get(node.name) or node.name) for node in nodes}
 
 
+def called_names(program: Any) -> dict[Any, str]:
+    """Return the function's own names of inputs of an exported program: graphs have lower case."""
+    taken = program.graph_signature.user_inputs
+    own = dict(zip(taken, program.call_spec.in_spec.child(1).context, strict=True))
+    nodes = (n for n in program.graph.nodes if n.op == "placeholder")
+    return {node: own[node.name] for node in nodes if node.name in own}
+
+
 def operator_of(node: Any) -> str:
     """Return the name of a node's ATen operator, as `ATEN` has it."""
     name = str(getattr(node.target, "_schema", node.target)).partition("(")[0]

@@ -29,7 +29,7 @@ from mirage_kernels.generator.frontend.export import (
     place_of,
     plain,
 )
-from mirage_kernels.generator.frontend.masks import is_positional
+from mirage_kernels.generator.frontend.masks import is_positional, shown
 from mirage_kernels.generator.frontend.merging import are_rows, gaps_of, lies_apart, merged
 from mirage_kernels.generator.frontend.positional.lower import (
     Lowered,
@@ -39,6 +39,7 @@ from mirage_kernels.generator.frontend.positional.lower import (
 )
 from mirage_kernels.generator.frontend.positional.program import Program, Step
 from mirage_kernels.generator.frontend.rows import Rows, indexed_of
+from mirage_kernels.generator.frontend.steps import Steps
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import DType, Graph, Indexed
 from mirage_kernels.generator.ir.indexed import RESULT
@@ -213,7 +214,7 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
             found[node] = applied(program, node, found)
         except GraphError as error:
             raise RecipeError(f"{portion.where(node)}: {error.sentence}", error.hint) from error
-    results = [found[r] for r in portion.results]
+    results = [shown(Steps(program), found[r]) for r in portion.results]
     if is_positional(results):
         raise RecipeError(f"{portion.name} returns positions or a mask", "kernels make numbers")
     program.results.extend(results)
@@ -379,9 +380,9 @@ def _replayed(graph: Graph, given: Mapping[str, Tensor]) -> Tensor | tuple[Tenso
     found: dict[str, Tensor | float] = dict(given)
     builder = next(iter(given.values())).builder
     for node in graph.nodes:
-        if node.op == "const":
+        if node.op == "const" and math.isfinite(node.value):
             found[node.name] = node.value
-        elif node.op == "iota":
+        elif node.op in ("iota", "const"):
             found[node.name] = Tensor(builder, builder.add(node))
         elif node.op == "size":
             found[node.name] = size(builder, node.over, DType.FP32)

@@ -58,6 +58,12 @@ def is_mask(x: Any) -> bool:
     return isinstance(x, Chosen) and not x.is_masked
 
 
+def shown(s: Steps, x: Any) -> Any:
+    """Return a tensor of which some elements are hidden as one that a kernel stores."""
+    masked = isinstance(x, Chosen) and x.is_masked
+    return s.where(x.conditions, x.inside, x.outside) if masked else x
+
+
 def exponentials(s: Steps, x: Tensor | Chosen) -> Tensor:
     """Return exp(x), 0 where x is hidden."""
     if isinstance(x, Tensor):

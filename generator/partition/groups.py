@@ -37,7 +37,7 @@ SAME = CASTS | frozenset(("contiguous", "clone", "type_as", "lift_fresh_copy", "
 _REDUCTIONS = """
 log_softmax logsumexp sum mean var std var_mean aminmax max min amax amin norm linalg_vector_norm
 frobenius_norm layer_norm rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss
-huber_loss kl_div triplet_margin_loss
+huber_loss kl_div triplet_margin_loss _weight_norm
 """
 REDUCTIONS = SOFTMAX | frozenset(_REDUCTIONS.split())
 
@@ -299,11 +299,13 @@ class Grouping:
 
     def seen(self, node: Node) -> Node:
         """Return what a view looks at."""
-        while node in self.trace.pairs and node.op == "call_function" and is_view(node):
-            if node in self.calls:
-                break
+        while node in self.trace.pairs and node.op == "call_function" and self._looks(node):
             node = node.all_input_nodes[0]
         return node
+
+    def _looks(self, node: Node) -> bool:
+        """Say whether a node is a view, or a cast that those repeat who take it."""
+        return node not in self.calls and (is_view(node) or node in self.trace.widened)
 
     def _sources(self, node: Node) -> list[Group]:
         found = [self.of.get(self.seen(a)) for a in node.all_input_nodes]
@@ -311,7 +313,7 @@ class Grouping:
 
     def _users(self, node: Node) -> Iterator[Node]:
         for user in self.trace.users(node):
-            if is_view(user) and user not in self.calls:
+            if self._looks(user):
                 yield from self._users(user)
             else:
                 yield user

@@ -367,7 +367,7 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
             viewed = viewed and not (
                 group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)
             )
-            if (viewed or argument in trace.constants) and argument not in grouping.calls:
+            if (viewed or argument in trace.repeated) and argument not in grouping.calls:
                 own.add(argument)
                 visit(argument)
             else:

@@ -37,8 +37,12 @@ def is_wide(trace: Trace, result: Node, nodes: Sequence[Node]) -> bool:
     widens what they store.
     """
     widened = operator_of(result) in CASTS and not is_wider(trace, result.all_input_nodes[0])
-    multiplied = any(operator_of(n) in PRODUCTS for n in nodes)
-    return is_wider(trace, result) and not (multiplied and widened)
+    return is_wider(trace, result) and not (products_of(nodes) and widened)
+
+
+def products_of(nodes: Sequence[Node]) -> list[Node]:
+    """Return the products among nodes, attention aside."""
+    return [n for n in nodes if operator_of(n) in PRODUCTS]
 
 
 def is_wider(trace: Trace, node: Node) -> bool:

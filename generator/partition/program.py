@@ -25,6 +25,7 @@ from mirage_kernels.generator.partition.products import (
     factors,
     free_extents,
     is_wider,
+    products_of,
 )
 from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
@@ -81,6 +82,7 @@ class Program:
             "arch": self.arch,
             "inputs": [
                 {"name": name, "shape": self.trace.shape(n), "dtype": dtype_name(n)}
+                | ({"called": self.trace.called[n]} if n in self.trace.called else {})
                 for n, name in self.trace.inputs.items()
             ],
             "results": [self.trace.name(n) for n in self.trace.results],
@@ -171,6 +173,11 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     if part.kind is Kind.CALL:
         return True
     nodes = part.key
+    if part.kind is Kind.PRODUCT and _is_fixed(part):
+        made.reasons[nodes] = (
+            f"{operator_of(products_of(part.nodes)[0])} of rows of a static number: "
+            "name them in `dynamic`, and kernels multiply them at the speed of memory"
+        )
     if nodes not in made.kernels and nodes not in made.reasons:
         try:
             result = made.kernels[nodes] = make(part.recipe(_free_name(made, part)))
@@ -189,7 +196,7 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
 
 def _cut_otherwise(part: Part, cuts: Cuts) -> None:
     """Note what to cut otherwise for a part without a kernel."""
-    products = [n for n in part.computing if operator_of(n) in PRODUCTS]
+    products = products_of(part.nodes)
     sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
     joined = [p.whole for p in part.places.values()]
     joined = [cat for cat in joined if joined.count(cat) > 1 and cat not in cuts.parted]
@@ -208,6 +215,12 @@ def _cut_otherwise(part: Part, cuts: Cuts) -> None:
         cuts.calls.update(part.computing)
 
 
+def _is_fixed(part: Part) -> bool:
+    """Say whether all extents of a product are static: there is the general schedule only then."""
+    sizes = (s for n in part.inputs for s in part.trace.shape(n))
+    return _of_weights(part) and all(isinstance(s, int) for s in sizes)
+
+
 def _is_slow(result: Result, part: Part) -> bool:
     """Say whether another cut multiplies weights faster, or PyTorch does.
 
@@ -216,17 +229,21 @@ def _is_slow(result: Result, part: Part) -> bool:
     """
     if result.record.no_plan:
         return True
-    taken = [a for n in part.computing if operator_of(n) in PRODUCTS for a in factors(n)]
+    variants = result.record.variants
+    general = any(v.schedule == "general" for v in variants)
+    few = len(part.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
+    return part.kind is Kind.PRODUCT and _of_weights(part) and (general or few)
+
+
+def _of_weights(part: Part) -> bool:
+    """Say whether products take inputs of static extents as they are, or casts that round them."""
+    taken = [a for n in products_of(part.nodes) for a in factors(n)]
     if any(a in part.nodes and operator_of(a) in CASTS and is_wider(part.trace, a) for a in taken):
         return False
     while views := [n for n in taken if n in part.nodes and is_view(n)]:
         taken = [n for n in taken if n not in views] + [n.all_input_nodes[0] for n in views]
     weights = [n for n in taken if n in part.trace.inputs]
-    static = any(all(isinstance(s, int) for s in part.trace.shape(n)) for n in weights)
-    variants = result.record.variants
-    general = any(v.schedule == "general" for v in variants)
-    few = len(part.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
-    return part.kind is Kind.PRODUCT and static and (general or few)
+    return any(all(isinstance(s, int) for s in part.trace.shape(n)) for n in weights)
 
 
 def _free_name(made: Program, part: Part) -> str:

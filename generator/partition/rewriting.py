@@ -4,6 +4,7 @@
     view(cast(x))                         ->  cast(view(x)), where x is an input
     type_as(x, y)                         ->  cast(x)
     unbind(x)[i]                          ->  select(x, i)
+    dropout(x)                            ->  x, unless a module trains
 
 It is done before anything else, alike in the graphs of one function at several extents.
 """
@@ -28,6 +29,10 @@ def rewritten(graph: Any) -> None:
     """Rewrite a graph."""
     for node in [n for n in graph.nodes if _is(n, "_assert_tensor_metadata")]:  # before casts
         graph.erase_node(node)
+    for node in [n for n in graph.nodes if _is(n, "dropout")]:
+        x, share, trains = node.args
+        if not (trains and share):
+            _replace(graph, node, x)
     _without_type_as(graph)
     _without_unbind(graph)
     complexes = _Complexes(graph)

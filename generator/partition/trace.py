@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.declarations import TAKEN
 from mirage_kernels.generator.frontend.export import (
     applied,
+    called_names,
     dtype_of,
     exported,
     input_names,
@@ -25,6 +26,7 @@ from mirage_kernels.generator.frontend.from_torch import Examples, by_name, long
 from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.partition.pieces import in_pieces
+from mirage_kernels.generator.partition.rewriting import CASTS, regions
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +76,7 @@ class Trace:
             )
         self.pairs = dict(zip(first, last, strict=True))
         self.inputs = input_names(self.programs[0])
+        self.called = {n: c for n, c in called_names(self.programs[0]).items() if c != n.name}
         self.extents = {
             dim: (int(both[0][name].shape[at]), int(both[-1][name].shape[at]))
             for name, each in dynamic.items()
@@ -160,9 +163,39 @@ class Trace:
                 found.add(node)
         return found
 
+    @cached_property
+    def widened(self) -> set[Node]:
+        """Return casts to fp32 of what is rounded, which the kernels that take them repeat.
+
+        PyTorch, or the function's caller, takes none of them, and nothing is written in between.
+        """
+        region, found = regions(self.programs[0].graph), set[Node]()
+        for node in (n for n in self.nodes if operator_of(n) in CASTS and n not in self.refused):
+            given, made = (x.meta["val"].dtype for x in (node.args[0], node))
+            if given is self.dtype and made.itemsize > given.itemsize:
+                taken = [*self._seen_by(node)]
+                kept = any(n in self.refused or n.op == "output" for n in taken)
+                found |= set() if kept or any(region[n] != region[node] for n in taken) else {node}
+        return found
+
+    def _seen_by(self, node: Node) -> Iterator[Node]:
+        """Yield what takes a value or views of it, and these."""
+        for user in node.users:
+            yield user
+            if user.op == "call_function" and is_view(user):
+                yield from self._seen_by(user)
+
+    @cached_property
+    def repeated(self) -> set[Node]:
+        """Return what each kernel that takes it makes itself: masks, and casts that round nothing.
+
+        They are no part of what a kernel stores.
+        """
+        return self.constants | self.widened
+
     def is_free(self, node: Node) -> bool:
         """Say whether a node computes nothing: a view, or what a kernel makes where it is used."""
-        return is_view(node) or node in self.constants
+        return is_view(node) or node in self.repeated
 
     @staticmethod
     def _input(program: Program, node: Node) -> Any:

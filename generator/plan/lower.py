@@ -30,6 +30,7 @@ from mirage_kernels.generator.plan.program import (
     needed,
     roles_of,
 )
+from mirage_kernels.generator.plan.storage import require_own_type
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
 from mirage_kernels.generator.tiles import program as tiles
 from mirage_kernels.generator.tiles.lower import block_program
@@ -64,11 +65,7 @@ def lowered(recipe: str, graph: Graph) -> TileProgram:
     """Return the tile program of a muGraph, whether its values have layouts or not."""
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
-    wide = [name for name in graph.outputs if graph.values[name].type.dtype is DType.FP32]
-    if wide:
-        raise PlanError(f"{recipe}: only general kernels store fp32, as {wide[0]} is")
-    if graph.masks:
-        raise PlanError(f"{recipe}: only general kernels take masks, as {graph.masks[0]} is")
+    require_own_type(recipe, graph)
     return _Lowering(recipe, graph).program()
 
 

@@ -289,8 +289,9 @@ class Gate:
     def _wanted(self, rows: Array, exact: Array, unfused: Array, *, far: bool) -> Wanted:
         chosen = np.asarray(rows.over(exact.dims).parts[0], np.bool_)
         at = np.broadcast_to(chosen, exact.parts[0].shape)
-        if self.spec.masks:
-            at = at & ~np.isnan(exact.parts[0])  # rows of which a mask hides everything
+        if self.spec.of("where"):  # rows of which a mask hides everything, scores that it hides
+            data = np.asarray(exact.parts[0], np.float64)
+            at = at & ~np.isneginf(data) & ~(np.isnan(data) & bool(self.spec.masks))
         error = relative_error(unfused, exact, at=at)
         rounding = relative_error(rounded(exact, self.dtype), exact, at=at)
         if far and np.isfinite(error):

@@ -17,6 +17,7 @@ from dataclasses import replace
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Node, Phase, phases_of
 from mirage_kernels.generator.plan.program import needed
+from mirage_kernels.generator.plan.storage import require_own_type
 from mirage_kernels.generator.schedules.attention.program import (
     AttentionProgram,
     Carried,
@@ -55,11 +56,7 @@ def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
     if len(graph.blocks) != 1 or extra:
         names = ", ".join(n.name for n in (*graph.blocks, *extra))
         raise PlanError(f"{recipe}: attention is planned as one kernel, not as {names}")
-    wide = [name for name in graph.outputs if graph.values[name].type.dtype is DType.FP32]
-    if wide:
-        raise PlanError(f"{recipe}: only general kernels store fp32, as {wide[0]} is")
-    if graph.masks:
-        raise PlanError(f"{recipe}: only general kernels take masks, as {graph.masks[0]} is")
+    require_own_type(recipe, graph)
     (node,) = graph.blocks
     if len(node.outs) != 1:
         raise PlanError(f"{recipe}: {node.name} stores several results, this plan takes one")

@@ -1,0 +1,15 @@
+"""What tensors fast schedules take and store: those of the kernel's own type."""
+
+from __future__ import annotations
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import DType, Graph
+
+
+def require_own_type(recipe: str, graph: Graph) -> None:
+    """Raise PlanError for masks that are inputs, and for results of fp32."""
+    wide = [name for name in graph.outputs if graph.values[name].type.dtype is DType.FP32]
+    if wide:
+        raise PlanError(f"{recipe}: only general kernels store fp32, as {wide[0]} is")
+    if graph.masks:
+        raise PlanError(f"{recipe}: only general kernels take masks, as {graph.masks[0]} is")
