@@ -97,15 +97,24 @@ def test_a_mean_over_a_dynamic_dim_counts_its_elements() -> None:
     assert [n.op for n in map(spec.producers.__getitem__, count.args)] == ["size", "const"]
 
 
-def test_rows_that_no_block_holds_are_summed_with_their_squares() -> None:
-    def normed(x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[1:])
+@pytest.mark.parametrize(
+    ("shape", "over", "centred"),
+    [
+        ((1, 2**18), 1, True),  # by a cluster
+        ((1, 2**19), 1, False),
+        ((2**16, 4), 0, True),
+        ((2**17, 4), 0, False),  # the first dim may be of any length
+    ],
+)
+def test_rows_that_no_cluster_holds_are_summed_with_their_squares(
+    shape: tuple[int, int], over: int, *, centred: bool
+) -> None:
+    def spread(x: Tensor) -> Tensor:
+        return x / x.var(over, keepdim=True)
 
-    for extent, centred in ((2**16, True), (2**17, False)):
-        x = torch.empty(1, extent, dtype=torch.bfloat16)
-        spec = spec_of(from_torch(normed, {"x": x}))
-        (square, *_) = spec.of("square")
-        assert (spec.producers[square.args[0]].op == "sub") is centred
+    spec = spec_of(from_torch(spread, {"x": torch.empty(shape, dtype=torch.bfloat16)}))
+    (square, *_) = spec.of("square")
+    assert (spec.producers[square.args[0]].op == "sub") is centred
 
 
 def test_the_length_of_a_dynamic_dim_is_no_constant() -> None:

@@ -26,7 +26,14 @@ from mirage_kernels.generator.tiles.check import compare, require_same, shortene
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.memory import TileError
-from mirage_kernels.generator.tiles.program import Arrive, Barrier, BlockProgram, Combine, Statement
+from mirage_kernels.generator.tiles.program import (
+    Arrive,
+    Barrier,
+    BlockProgram,
+    Combine,
+    Fill,
+    Statement,
+)
 
 ON = target("sm_90a")
 TILES = {"M": 2, "W_parts": 64, "K_parts": 64}
@@ -199,6 +206,21 @@ def test_a_cluster_waits_for_the_last_reader_where_it_ends() -> None:
     assert text.index("cluster_arrive();") > text.rindex("general::combine")
     assert text.index("cluster_wait();") > text.rindex("write_within")
     assert "cluster_rank" not in text  # all blocks store
+
+
+def test_a_part_of_whole_vectors_ends_with_one() -> None:
+    """One test for each vector where rows end between them, one for each element elsewhere."""
+    for columns, test in ((100_000, "return;"), (100_004, "continue;")):
+        short = retile(with_columns(found("layer norm"), columns), {"M": 1, "W_parts": 12544})
+        (made,) = block_programs(short, 256, 2)
+        text = "\n".join(KernelWriter(made, "it", DType.FP16).text())
+        assert text.count(f"< {columns})) {test}") == 2
+
+
+def test_mean_and_root_of_a_row_are_computed_once() -> None:
+    (made,) = block_programs(retile(found("layer norm"), {"M": 1, "W_parts": 1024}), 256, 2)
+    filled = [s.value for s in made.statements[Phase.JOINED] if isinstance(s, Fill)]
+    assert [made.node(name).op for name in filled] == ["div", "sqrt"]
 
 
 # -- plans -----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from mirage_kernels.generator.search.sketch import Limits
 from mirage_kernels.generator.search.superoptimizer import goal_of, superoptimize
 from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.tiles.check import compare, shortened
+from mirage_kernels.generator.tiles.clusters import without_clusters
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.program import Clear
 
@@ -66,6 +67,12 @@ def test_a_maximum_is_found_before_and_behind_other_operators(name: str) -> None
     Prover(SMALLS[name].spec()).prove(graph, small_cases(SMALLS[name].spec()), seed=1)
     short, sizes = shortened(graph)
     compare(short, block_programs(short, 64, 3), sizes)
+
+
+def test_without_clusters_a_loop_carries_the_maximum() -> None:
+    alone = without_clusters(first("rows", FORMS["over the blocks of a cluster"]))
+    assert {"accum_max"} <= ops(alone)
+    assert not {"combine_max"} & ops(alone)
 
 
 WRONG: dict[str, Small] = {
