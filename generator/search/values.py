@@ -292,9 +292,10 @@ class Saturation(Values):
             together = together - {(step.over, how)} | ({part} if how == GRID else set())
         if phase is not Phase.JOINED:
             return together, phase, factors
-        own = {part} if holding else {(split or "", GRID), part}
         early = (a for a in args if a.phase is not Phase.JOINED)
-        return None if any(own & a.dims for a in early) else (together, phase, factors)
+        own = part in together or (split, GRID) in together
+        alone = any(part in a.dims for a in early) if holding else own
+        return None if alone else (together, phase, factors)
 
 
 def _met(args: Sequence[Value]) -> tuple[Dims, Phase] | None:
