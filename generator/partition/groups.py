@@ -103,6 +103,7 @@ def ordered(grouping: Grouping) -> list[Group]:
 class Cuts:
     """Where a function is cut because no kernel could be made otherwise."""
 
+    bare: set[Node] = field(default_factory=set)  # products that nothing goes in front of
     alone: set[Node] = field(default_factory=set)  # products that nothing joins
     first: set[Node] = field(default_factory=set)  # reductions that start a kernel
     calls: set[Node] = field(default_factory=set)  # PyTorch's, besides those that have no form
@@ -126,7 +127,7 @@ class Grouping:
     ) -> None:
         cuts = cuts or Cuts()
         self.trace, self.few, self.alone, self.first = trace, few, cuts.alone, cuts.first
-        self.rows = cuts.rows
+        self.rows, self.bare = cuts.rows, cuts.alone | cuts.bare
         self.calls = {*cuts.calls, *trace.refused}
         self.groups: list[Group] = []
         self.of: dict[Node, Group] = {}
@@ -246,7 +247,7 @@ class Grouping:
             if len(users) != 1 or into is None or into.region != group.region:
                 continue
             most = {Kind.PRODUCT: 1, Kind.ATTENTION: 0}.get(into.kind, -1)
-            free = not {*into.nodes} & {*self.alone}
+            free = not {*into.nodes} & self.bare
             free &= not group.reductions or not self._result(group)
             sums = sum(reduces(n) + (operator_of(n) in CENTRED) for n in group.nodes)
             free &= sums * len(into.products) <= MOST_IN_FRONT

@@ -168,7 +168,8 @@ def _way(made: Program, make: Make, most: Most, few: Callable[[Node], bool]) -> 
 def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     """Make the kernel of a part; where there is none, note what to cut otherwise.
 
-    Pieces of one tensor and products go alone; the last of several sums starts a kernel of its own.
+    Pieces of one tensor and products go alone, products first without what is in front of them; the
+    last of several sums starts a kernel of its own.
     """
     if part.kind is Kind.CALL:
         return True
@@ -207,6 +208,8 @@ def _cut_otherwise(part: Part, cuts: Cuts) -> None:
         cuts.parted.update(joined)
     elif len(sums) > 1 and len(part.results) > 1 and not {*sums} & cuts.apart:
         cuts.apart.add(sums[-1])
+    elif products and part.computing[0] not in products and not {*products} <= cuts.bare:
+        cuts.bare.update(products)
     elif products and len(part.computing) > 1 and not {*products} <= cuts.alone:
         cuts.alone.update(products)
     elif len(sums) > 1 and sums[-1] not in cuts.first:
