@@ -21,6 +21,7 @@ from mirage_kernels.generator.request import parse_shape
 from mirage_kernels.generator.settings import STORE_VARIABLE
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.terminal import PROGRAM
+from mirage_kernels.generator.tuning.catalog import CATALOG
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.partition.trace import Function
@@ -186,6 +187,14 @@ def _own_folder(recipe_name: str) -> Path:
             "name one: --out DIR",
         )
     return ROOT / "kernels"
+
+
+def catalogs(named: str | None, folder: Path) -> tuple[Path, ...]:
+    """Return the files of measured knobs that come before the package's: named, of the folder."""
+    if named is not None and not Path(named).is_file():
+        raise FileError(f"there is no catalog {named}", "`mirage-kernels tune DIR` writes one")
+    own = folder / CATALOG
+    return (*([Path(named)] if named else []), *([own] if own.is_file() else []))
 
 
 def file_to_write(given: str, option: str) -> Path:

@@ -17,7 +17,7 @@ from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.commands.models import generate_model
-from mirage_kernels.generator.errors import FileError, MirageError, ShapeError, ToolchainError
+from mirage_kernels.generator.errors import MirageError, ShapeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
 from mirage_kernels.generator.jobs.job import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
@@ -31,7 +31,6 @@ from mirage_kernels.generator.request import Request, parse_shape, requests
 from mirage_kernels.generator.search.superoptimizer import search_jobs
 from mirage_kernels.generator.settings import ray_address, store_folder
 from mirage_kernels.generator.terminal import Terminal, counted
-from mirage_kernels.generator.tuning.catalog import CATALOG
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.partition.program import Program
@@ -79,7 +78,7 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
             f"recipe {source.name} has no shapes of its own",
             f"write --shape {','.join(f'{n}=...' for n in source.static_dims)}",
         )
-    catalogs = _catalogs(folder, arguments)
+    catalogs = given.catalogs(arguments.catalog, folder)
     wanted = [
         replace(request, catalogs=catalogs)
         for request in requests(source, arguments.arch, arguments.dtype, shapes)
@@ -129,7 +128,7 @@ def _generate_function(
     made, written = list[Made](), list[Path]()
     with all_or_nothing():
         for dtype in arguments.dtype or STORAGE_DTYPES:
-            asked = (dtype, _catalogs(folder, arguments))
+            asked = (dtype, given.catalogs(arguments.catalog, folder))
             program, kernels = _program(function, asked, arguments, terminal)
             made += [m for m in kernels if m[0] in program.results]
             written += [
@@ -168,15 +167,6 @@ def _program(
     for reason in dict.fromkeys(program.reasons.values()):
         terminal.line(f"  no kernel: {reason}")
     return program, kernels
-
-
-def _catalogs(folder: Path, arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the files of measured knobs that come before the package's: named, of the folder."""
-    named = [Path(arguments.catalog)] if arguments.catalog else []
-    for file in named:
-        if not file.is_file():
-            raise FileError(f"there is no catalog {file}", "`mirage-kernels tune DIR` writes one")
-    return (*named, *(file for file in [folder / CATALOG] if file.is_file()))
 
 
 def generate_one(request: Request, arguments: argparse.Namespace, terminal: Terminal) -> Made:

@@ -104,7 +104,8 @@ def generate_model(arguments: argparse.Namespace, terminal: Terminal) -> int:
             "leave out RECIPE and --shape, or --model",
         )
     folder = given.output_folder(arguments.out, "rms_norm_linear", arguments.arch)
-    wanted, missing = _requests(arguments, _there(arguments.arch, folder))
+    there = _there(arguments.arch, folder)
+    wanted, missing = _requests(arguments, there, given.catalogs(arguments.catalog, folder))
     terminal.line(
         f"{arguments.model}, TP {arguments.tp}: {counted(len(wanted), 'kernel')}, "
         f"{len(wanted) - len(missing)} there already, {len(missing)} for {folder}"
@@ -131,14 +132,16 @@ def generate_model(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return 1 if failures else 0
 
 
-def _requests(arguments: argparse.Namespace, there: There) -> tuple[list[Request], list[Request]]:
+def _requests(
+    arguments: argparse.Namespace, there: There, catalogs: tuple[Path, ...]
+) -> tuple[list[Request], list[Request]]:
     """Return all kernels that have a recipe, and those of them to make."""
     wanted, missing = list[Request](), list[Request]()
     for need in _needs(arguments):
         found = need.found(there.recipes)
         for dtype in (arguments.dtype or STORAGE_DTYPES) if found is not None else ():
             assert found is not None
-            wanted.append(Request(*found, dtype, arguments.arch))
+            wanted.append(Request(*found, dtype, arguments.arch, catalogs))
             missing += wanted[-1:] if there.state(need, dtype) == MISSING else []
     return wanted, missing
 

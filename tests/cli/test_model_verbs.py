@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.build.selection import selected
 from mirage_kernels.generator.commands.arguments import is_checkout, package_kernels
-from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.errors import SearchError, ToolchainError
+from mirage_kernels.generator.pipeline import Result
+from mirage_kernels.generator.request import Request
 
 pytestmark = pytest.mark.skipif(not is_checkout(), reason="an installed wheel holds no sources")
 
@@ -58,6 +61,24 @@ def test_generate_writes_and_says_what_is_next(
     assert said.code == 0
     assert "next: mirage-kernels compile mine" in said.out
     assert Path("mine/sm_90a/table.cpp").is_file()
+
+
+def test_a_models_kernels_take_measured_knobs_from_the_catalog_that_is_named(
+    mirage_kernels, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Request]()
+
+    def generate(request: Request, **_: object) -> Result:
+        asked.append(request)
+        raise SearchError("not searched here")
+
+    monkeypatch.setattr(pipeline, "generate", generate)
+    Path("measured.json").write_text('{"sections": []}')
+    words = ("--model", config, "--dtype", "bf16", "--out", "mine")
+    mirage_kernels("generate", *words, "--catalog", "measured.json")
+    assert {request.catalogs for request in asked} == {(Path("measured.json"),)}
+    said = mirage_kernels("generate", *words, "--catalog", "none.json")
+    assert (said.code, "there is no catalog none.json" in said.err) == (2, True)
 
 
 @pytest.mark.parametrize("words", [("gqa",), ("--shape", "K=1")])

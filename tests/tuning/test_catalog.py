@@ -164,6 +164,14 @@ def test_measured_knobs_that_no_longer_fit_are_an_error(program: Programs) -> No
     assert "mirage-kernels tune" in raised.value.hint
 
 
+def test_knobs_of_a_schedule_that_does_not_fit_the_program_are_passed_over() -> None:
+    programs, rule = of_kernel("gated_mlp/K4096_N4096")
+    rows = RowWise(8, 2)
+    assert RANKED[rows.schedule].fits(programs[0], ON)
+    made = chosen_variants(programs, ON, measured({8: rows, 64: rule[-1]}, rule[0], rule[-1]))
+    assert [v.knobs for v in made] == rule
+
+
 def kernel(name: str) -> KernelRecord:
     """Return the record of a committed kernel."""
     return load_record(ROOT / "kernels" / "sm_90a" / f"{name}_fp16.json")
@@ -256,3 +264,18 @@ def test_generate_takes_from_the_catalog_and_a_committed_record_does_not_depend_
     made = plan_of(record).record(pipeline.About(**about), record.graph)
     assert {v.bucket: v.knobs for v in made.variants}[16] == KNOBS
     assert made.max_tokens == 128
+
+
+def test_a_catalog_that_is_named_goes_before_the_packages(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    golden_record: Callable[[DType], KernelRecord],
+) -> None:
+    record, files = golden_record(DType.FP16), [tmp_path / "ours.json", tmp_path / "named.json"]
+    monkeypatch.setattr(catalog_module, "committed_path", lambda: files[0])
+    for file, knobs in zip(files, (KNOBS, replace(KNOBS, stages=3)), strict=True):
+        write_catalog(file, Catalog((section(tuned(knobs=knobs)),)))
+    about = pipeline.About(**{n: getattr(record, n) for n in pipeline.About.__dataclass_fields__})
+    for catalogs, stages in (((), 2), ((files[1],), 3), ((tmp_path / "others.json",), 2)):
+        made = plan_of(record).record(about, record.graph, catalogs)
+        assert {v.bucket: v.knobs for v in made.variants}[16] == replace(KNOBS, stages=stages)
