@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from mirage_kernels.generator.build.programs import SharedObject, compile_programs
 from mirage_kernels.generator.commands.arguments import JOBS, JSON
 from mirage_kernels.generator.errors import FileError, PlanError
-from mirage_kernels.generator.records.folder import emitted
+from mirage_kernels.generator.records.folder import record_files
 from mirage_kernels.generator.records.programs import object_text
-from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.terminal import Terminal, counted
 
 
@@ -22,11 +23,10 @@ def _folder(parser: argparse.ArgumentParser) -> None:
 def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Each kernel takes seconds, attention minutes; one that is compiled already stays as it is.
 
-    A record without its source, as an interrupted `generate` leaves it, is named; the others are
-    compiled, and the exit code is 1.
-
     `mirage_kernels.load("DIR")` adds kernels of the library's recipes to what its ops dispatch to,
-    and makes programs of the others, called by name. MIRAGE_KERNELS_PATH=DIR does it at import.
+    and makes programs of the others, called by name. MIRAGE_KERNELS_PATH=DIR does it at import. A
+    record that is damaged or lacks its source is named at the end, with exit code 1; the other
+    kernels are compiled all the same.
 
     examples:
       mirage-kernels generate rms_norm_linear --shape K=5120,N=7168 --out mine
@@ -38,47 +38,67 @@ def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
       MIRAGE_KERNELS_PATH=mine python -c "import mirage_kernels; mirage_kernels.program('layer')"
     """
     folder: Path = arguments.folder
-    wanted = list[SharedObject]()
-    programs, lost = list[KernelRecord](), 0
-    for path, record in emitted(folder).items():
+    found, failures = list[tuple[KernelRecord, SharedObject, bool]](), list[str]()
+    for path in record_files(folder):
         try:
-            text = object_text(record)
+            found.append(_wanted(path))
         except PlanError as error:
             terminal.note(f"  left out: {error.sentence}")
-            continue
-        out = (folder / path).with_suffix(".so").resolve()
-        names = (f"{record.stem}.cu", *text.beside)
-        sources = tuple((out.parent / name).resolve() for name in names)
-        if missing := [str(source) for source in sources if not source.is_file()]:
-            lost += 1
-            again = f"left out: without {', '.join(missing)}; generate it again"
-            terminal.note(f"  {folder / path} is {again}: {record.command}")
-            continue
-        wanted.append(SharedObject(out, text.text, sources, text.uses_cute))
-        programs += [] if text.serves_op else [record]
-    if not wanted:
+        except FileError as error:
+            failures.append(f"{error.sentence}; {error.hint}")
+    if not (found or failures):
         raise FileError(
             f"{folder} holds no kernels to compile",
             "`mirage-kernels generate RECIPE|FILE --out DIR` writes them",
         )
+    made = _compiled([wanted for _, wanted, _ in found], arguments.jobs, terminal)
+    terminal.line(f"{counted(len(made), 'kernel')} in {folder}")
+    for failure in failures:
+        terminal.line(f"FAILED {failure}")
+    if found:
+        _say_next(folder, [(record, serves_op) for record, _, serves_op in found], terminal)
+    terminal.document({"compiled": [str(path) for path in made], "failed": failures})
+    return 1 if failures else 0
+
+
+def _compiled(wanted: Sequence[SharedObject], jobs: int | None, terminal: Terminal) -> list[Path]:
+    """Compile shared objects; without any, no compiler is needed."""
+    if not wanted:
+        return []
     said = terminal.note
-    made = compile_programs(
+    return compile_programs(
         wanted,
-        jobs=arguments.jobs,
+        jobs=jobs,
         progress=lambda stage, done, total, text: said(f"  {stage:<9}{done}/{total}  {text}"),
     )
-    terminal.line(f"{counted(len(made), 'kernel')} in {folder}")
-    _say_next(folder, len(made) > len(programs), programs, terminal)
-    terminal.document({"compiled": [str(path) for path in made]})
-    return int(lost > 0)
+
+
+def _wanted(path: Path) -> tuple[KernelRecord, SharedObject, bool]:
+    """Return a record, the shared object to make of it, and whether an op dispatches to that.
+
+    Raises PlanError for a kernel that nothing calls, FileError for a damaged record and for one
+    without a source.
+    """
+    record = load_record(path)
+    text = object_text(record)
+    names = (f"{record.stem}.cu", *text.beside)
+    sources = tuple((path.parent / name).resolve() for name in names)
+    for source in sources:
+        if not source.is_file():
+            raise FileError(
+                f"{path}: its source {source.name} is not there",
+                f"generate it again: {record.command} --out {shlex.quote(str(path.parents[2]))}",
+            )
+    out = path.with_suffix(".so").resolve()
+    return record, SharedObject(out, text.text, sources, text.uses_cute), text.serves_op
 
 
 def _say_next(
-    folder: Path, has_ops: bool, programs: Sequence[KernelRecord], terminal: Terminal
+    folder: Path, kernels: Sequence[tuple[KernelRecord, bool]], terminal: Terminal
 ) -> None:
-    names = ", ".join(sorted({record.recipe for record in programs}))
+    names = ", ".join(sorted({record.recipe for record, serves_op in kernels if not serves_op}))
     terminal.line(f'next: mirage_kernels.load("{folder}"), or MIRAGE_KERNELS_PATH={folder}')
-    if has_ops:
+    if any(serves_op for _, serves_op in kernels):
         terminal.line("ops of the library then find these kernels by type and shape")
     if names:
         terminal.line(f"called by name or by a program's steps: {names}")

@@ -105,8 +105,13 @@ def _remove(path: Path) -> None:
 
 def emitted(kernels_dir: Path, arch: str = "*") -> dict[str, KernelRecord]:
     """Return every committed kernel by the path of its record below the folder."""
+    return _loaded(kernels_dir, record_files(kernels_dir, arch))
+
+
+def record_files(kernels_dir: Path, arch: str = "*") -> list[Path]:
+    """Return the records of kernels in a folder, readable or not, in order."""
     paths = kernels_dir.glob(f"{arch}/*/*.json")
-    return _loaded(kernels_dir, (p for p in paths if not p.name.endswith(MUGRAPH_ENDING)))
+    return sorted(p for p in paths if not p.name.endswith(MUGRAPH_ENDING))
 
 
 def without_plan(kernels_dir: Path) -> dict[str, KernelRecord]:

@@ -111,16 +111,45 @@ def test_a_folder_without_kernels_is_named(
     assert "`mirage-kernels generate RECIPE|FILE --out DIR` writes them" in said.err
 
 
+def _another(folder: Path) -> Path:
+    """Put another record beside the folder's kernel, without its source; return its file."""
+    name = "sm_90a/rms_norm_linear/K4096_N6144_bf16.json"
+    shutil.copy(package_kernels() / name, folder / name)
+    return folder / name
+
+
 def test_a_record_without_its_source_is_named_and_the_others_are_compiled(
-    folder: Path, record: KernelRecord, mirage_kernels: Callable[..., SimpleNamespace]
+    folder: Path, mirage_kernels: Callable[..., SimpleNamespace]
 ) -> None:
-    source = (folder / record.path).with_suffix(".cu")
-    other = source.with_name("K4096_N6144_bf16.cu")
-    for ending in (".json", ".cu"):
-        kernel = (package_kernels() / record.path).with_name(other.with_suffix(ending).name)
-        shutil.copy(kernel, source.parent)
-    source.unlink()
+    missing = _another(folder)
     said = mirage_kernels("compile", str(folder))
     assert said.code == 1
-    assert f"is left out: without {source}; generate it again: mirage-kernels" in said.err
-    assert other.with_suffix(".so").is_file()
+    assert f"FAILED {missing}: its source K4096_N6144_bf16.cu is not there" in said.out
+    assert "--arch sm_90a --dtype bf16 --shape K=4096,N=6144 --out" in said.out
+    assert [so.stem for so in folder.rglob("*.so")] == ["K4096_N6144_fp16"]
+
+
+@pytest.mark.parametrize("kept", [0, 1000])
+def test_a_truncated_record_is_named_and_the_others_are_compiled(
+    folder: Path, mirage_kernels: Callable[..., SimpleNamespace], kept: int
+) -> None:
+    broken = _another(folder)
+    broken.write_text(broken.read_text()[:kept])
+    said = mirage_kernels("compile", str(folder))
+    assert said.code == 1
+    assert f"FAILED {broken} is not a kernel record: it is no JSON" in said.out
+    assert [so.stem for so in folder.rglob("*.so")] == ["K4096_N6144_fp16"]
+
+
+def test_a_folder_of_damaged_records_alone_fails_without_a_compiler(
+    workplace: Path,
+    mirage_kernels: Callable[..., SimpleNamespace],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(programs, "require_nvcc", lambda: pytest.fail("nvcc is looked for"))
+    broken = workplace / "sm_90a/linear/K1_fp16.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+    said = mirage_kernels("compile", str(workplace))
+    assert said.code == 1
+    assert f"FAILED {broken} is not a kernel record" in said.out

@@ -199,14 +199,6 @@ def test_a_measured_schedule_takes_the_place_of_the_rule_s_if_that_was_measured_
     assert chosen_variants(programs, ON, measured({64: sliced}))[-1].knobs == rule[-1]
 
 
-def test_measured_knobs_of_a_schedule_that_does_not_run_the_program_are_passed_over() -> None:
-    """As where the other element type's muGraph was measured: such a kernel did not compile."""
-    programs, rule = of_kernel("rms_norm_gated_mlp/K2048_N8192")
-    held = RegisterOperand(64, 64, 4, groups=2)
-    assert RANKED[held.schedule].fits(programs[0], ON)  # reasons against it
-    assert chosen_variants(programs, ON, measured({64: held}, rule[-1]))[-1].knobs == rule[-1]
-
-
 def without_producers(knobs: Knobs) -> Knobs:
     assert isinstance(knobs, SlicedK | RegisterOperand)
     return replace(knobs, producers=None)
