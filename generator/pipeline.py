@@ -38,6 +38,7 @@ from mirage_kernels.generator.schedules.general.choice import general_first
 from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.search.cases import Case, full_cases, small_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
+from mirage_kernels.generator.search.independent import independent_specs, united
 from mirage_kernels.generator.search.lower import Goal
 from mirage_kernels.generator.search.select import (
     Candidates,
@@ -47,7 +48,8 @@ from mirage_kernels.generator.search.select import (
     mugraphs,
     rank,
 )
-from mirage_kernels.generator.search.sketch import Found, Limits
+from mirage_kernels.generator.search.sketch import Found, Limits, counts_of
+from mirage_kernels.generator.search.superoptimizer import goal_of as whole_goal
 from mirage_kernels.generator.search.superoptimizer import run_search, search_job
 from mirage_kernels.generator.search.verify import Proof, prove
 from mirage_kernels.generator.target import target
@@ -83,16 +85,43 @@ def generate(
     on = target(request.arch)
     spec = trace(request.recipe, request.shape, request.dtype)
     require_reference(request.recipe, spec, request.dtype)
+    specs = independent_specs(spec, request.recipe.independent)
     with clock.stage("search"):
-        found = searched(request, jobs=jobs, progress=progress, store=store)
-    if not found.programs:
-        raise _nothing_found(found, request.recipe.name)
+        found = [
+            searched(request, jobs=jobs, progress=progress, store=store, program=i)
+            for i in range(len(specs))
+        ]
+    for nothing in (one for one in found if not one.programs):
+        raise _nothing_found(nothing, request.recipe.name)
     with clock.stage("rank"):
-        progress(Event("rank", 0, 0, f"{len(found.programs)} proved muGraphs"))
-        ranked = rank(mugraphs(found.programs, goal_of(request, spec)), spec, on)
+        proved = sum(len(one.programs) for one in found)
+        progress(Event("rank", 0, 0, f"{proved} proved muGraphs"))
+        graphs = [
+            mugraphs(one.programs, goal_of(request, own))
+            for one, own in zip(found, specs, strict=True)
+        ]
+        ranked = [rank(each, own, on) for each, own in zip(graphs, specs, strict=True)]
+        choice = ranked[0] if len(specs) == 1 else [_united(request, spec, ranked)]
     gate = Gate(spec, request.recipe, request.dtype)
-    candidates = Candidates(gate, ranked, found.counts, len(found.programs))
+    candidates = Candidates(gate, choice, counts_of(found), proved)
     return result_of(request, candidates, clock=clock, progress=progress)
+
+
+def _united(request: Request, spec: Graph, ranked: Sequence[Sequence[Ranked]]) -> Ranked:
+    """Return the muGraph of independent programs: of each the one that general kernels run best.
+
+    Raises SearchError where general kernels run none, or none in one kernel.
+    """
+    on, chosen = target(request.arch), list[Ranked]()
+
+    def plannable(graph: Graph) -> None:
+        plan_for(_subject(request, graph), GENERAL)
+
+    for own in ranked:
+        first = general_first(own, lambda one: one.graph, on)
+        chosen.append(choose(first, [plannable])[0])
+    longest = max((one.estimate for one in chosen), key=lambda estimate: estimate.microseconds)
+    return Ranked(united(spec, [one.graph for one in chosen]), longest, 0)
 
 
 def result_of(
@@ -141,13 +170,21 @@ class Clock:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def searched(request: Request, *, jobs: int, progress: Progress, store: Store | None) -> Found:
+def searched(
+    request: Request,
+    *,
+    jobs: int,
+    progress: Progress,
+    store: Store | None,
+    program: int = 0,
+) -> Found:
     """Return every program within the limits that proves equal to the recipe at small sizes.
 
     Neither the search nor this proof depends on extents within a class or on storage types: one
-    search serves a recipe's whole catalog. It is looked up in `store`, or made and kept there.
+    search serves a recipe's whole catalog. It is looked up in `store`, or made and kept there. Of
+    several independent programs it is that of one.
     """
-    job = search_job(request.recipe, request.shape, LIMITS, arch=request.arch)
+    job = search_job(request.recipe, request.shape, LIMITS, arch=request.arch, program=program)
 
     if job.key in _searched:
         return _searched[job.key]
@@ -164,6 +201,8 @@ def searched(request: Request, *, jobs: int, progress: Progress, store: Store | 
 
 def goal_of(request: Request, spec: Graph) -> Goal:
     """Return what a search's programs are lowered for at a shape."""
+    if request.recipe.independent:  # of one of the programs; no result of them is wide
+        return whole_goal(spec, request.dtype)
     result = output_type(request.recipe, request.shape, request.dtype)
     return Goal(spec, result, request.dtype, {}, request.recipe.wide)
 

@@ -92,6 +92,8 @@ class Recipe:
     slices of stacks, of which every token has its own. Results that are `wide` are stored in fp32,
     not in the kernel's own type: `output`, or some of `also`. `strided` says that tensors lie apart
     in memory: only schedules that take any strides serve then; so do tensors that are `indexed`.
+    Of several programs that share nothing but inputs, and that one launch is to run, `independent`
+    says how many results each has.
     """
 
     inputs: Mapping[str, str]
@@ -108,6 +110,7 @@ class Recipe:
     wide: tuple[str, ...] = ()
     strided: bool = False
     indexed: tuple[Indexed, ...] = ()
+    independent: tuple[int, ...] = ()
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
     name: str = ""
     program: Program = _no_program

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirage_kernels.generator.errors import RecipeError
-from mirage_kernels.generator.frontend.positional.lower import Lowered, sizes_of
+from mirage_kernels.generator.frontend.positional.lower import InputDim, Lowered, sizes_of
+from mirage_kernels.generator.frontend.positional.program import Tensor
 from mirage_kernels.generator.ir import Graph
 
 Dynamic = Mapping[str, Mapping[int, str]]  # names by tensor and dim
@@ -38,6 +39,15 @@ def with_names(
 
     layouts = [tuple(tuple(map(row_of, t)) for t in x) for x in (lowered.inputs, lowered.outputs)]
     return Lowered(_renamed(lowered.graph, new), *layouts), tuple(dict.fromkeys(wanted.values()))
+
+
+def shared_dims(inputs: Mapping[str, Tensor], dynamic: Dynamic) -> list[list[InputDim]]:
+    """Return the dims of inputs that have one name, for each name that several have."""
+    found: dict[str, list[InputDim]] = {}
+    for name, tensor in inputs.items():
+        for at, dim in dynamic.get(name, {}).items():
+            found.setdefault(dim, []).append((tensor, at))
+    return [dims for dims in found.values() if len(dims) > 1]
 
 
 def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:

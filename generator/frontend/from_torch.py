@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.counting import with_sizes
-from mirage_kernels.generator.frontend.dim_names import Dynamic, with_names
+from mirage_kernels.generator.frontend.dim_names import Dynamic, shared_dims, with_names
 from mirage_kernels.generator.frontend.export import (
     applied,
     dtype_of,
@@ -32,6 +32,7 @@ from mirage_kernels.generator.frontend.export import (
 from mirage_kernels.generator.frontend.masks import is_positional, shown
 from mirage_kernels.generator.frontend.merging import are_rows, gaps_of, lies_apart, merged
 from mirage_kernels.generator.frontend.positional.lower import (
+    InputDim,
     Lowered,
     flat,
     lower,
@@ -91,6 +92,7 @@ class Portion:
     strides: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of others and of results
     indexed: Mapping[Any, Rows] = field(default_factory=dict)  # inputs and results
     wide: Collection[Any] = ()  # results that are stored in fp32
+    one_dim: bool = False  # dynamic dims of one name are one dim, whether they meet or not
 
 
 def portions_recipe(
@@ -218,7 +220,8 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
     if is_positional(results):
         raise RecipeError(f"{portion.name} returns positions or a mask", "kernels make numbers")
     program.results.extend(results)
-    lowered = _lowered(program)
+    own = dict(zip(names, program.inputs, strict=True)) if portion.one_dim else {}
+    lowered = _lowered(program, shared_dims(own, dynamic))
     for made, node in zip(results, portion.results, strict=True):
         shape = tuple(node.meta["val"].shape) or (1,)
         if tuple(made.dims) != shape:
@@ -252,7 +255,7 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
     return Traced(lowered, tuple(names), tuple(dtypes), named, shapes, strided, indexed, wide)
 
 
-def _lowered(program: Program) -> Lowered:
+def _lowered(program: Program, shared: Sequence[Sequence[InputDim]]) -> Lowered:
     """Return a program's graph; dims of results that are alike are the same where they can be."""
     first, *others = program.results
     like = [x for x in others if x.dims == first.dims]
@@ -260,7 +263,7 @@ def _lowered(program: Program) -> Lowered:
     with suppress(GraphError):
         for other in like:
             tied.apply(Step("alike"), (first, other))
-        return lower(tied)
+        return lower(tied, shared)
     return lower(program)
 
 

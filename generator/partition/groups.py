@@ -110,6 +110,9 @@ class Cuts:
     parted: set[Node] = field(default_factory=set)  # cats whose pieces are of several kernels
     apart: set[Node] = field(default_factory=set)  # sums that are no second result of a kernel
     rows: set[Node] = field(default_factory=set)  # reads and writes by an index that are PyTorch's
+    unjoined: set[Node] = field(
+        default_factory=set
+    )  # results of kernels with launches of their own
 
 
 class Grouping:
@@ -128,6 +131,7 @@ class Grouping:
         cuts = cuts or Cuts()
         self.trace, self.few, self.alone, self.first = trace, few, cuts.alone, cuts.first
         self.rows, self.bare = cuts.rows, cuts.alone | cuts.bare
+        self.unjoined = cuts.unjoined
         self.calls = {*cuts.calls, *trace.refused}
         self.groups: list[Group] = []
         self.of: dict[Node, Group] = {}

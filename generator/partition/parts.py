@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +17,17 @@ from mirage_kernels.generator.frontend.from_torch import (
 from mirage_kernels.generator.frontend.positional.lower import Layout, sizes_of
 from mirage_kernels.generator.ir import index_tensors
 from mirage_kernels.generator.ir.indexed import RESULT
-from mirage_kernels.generator.partition.groups import Group, Grouping, Kind, ordered, reduces
+from mirage_kernels.generator.partition.groups import Kind, reduces
 from mirage_kernels.generator.partition.indices import (
     Access,
     numbered,
     rows_step,
     strides_in_memory,
 )
-from mirage_kernels.generator.partition.places import (
-    Flow,
-    Place,
-    gathers_of,
-    join_step,
-    passed_over,
-    places_of,
-    views_first,
-)
+from mirage_kernels.generator.partition.places import Flow, Place, join_step
 from mirage_kernels.generator.partition.products import is_wide
 from mirage_kernels.generator.partition.trace import Node, Size, Trace, base_of, exactly, is_view
-from mirage_kernels.generator.partition.views import Own, in_its_order, looked_at, strides_of
+from mirage_kernels.generator.partition.views import Own, strides_of
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.program_steps import call
 
@@ -57,6 +48,7 @@ class Part:
     results: tuple[Node, ...]
     places: Mapping[Node, Place] = field(default_factory=dict)  # of results, or what a cat joins
     gathers: Mapping[Node, Access] = field(default_factory=dict)  # of inputs, or of its own node
+    members: tuple[Part, ...] = ()  # kernels that one launch runs, none for a kernel of its own
 
     @property
     def key(self) -> frozenset[Node]:
@@ -97,7 +89,9 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Its first and its last operator."""
+        """Its first and its last operator; of kernels that one launch runs, those of each."""
+        if self.members:
+            return "_".join(dict.fromkeys(m.name for m in self.members))
         ops = [operator_of(n).strip("_") for n in self.computing]
         return "_".join(dict.fromkeys((ops[0], ops[-1])))
 
@@ -124,12 +118,14 @@ class Part:
                 {own(n): shape for n in self.inputs if (shape := self.stored(n, own))},
                 {own(n): strides for n, strides in self.strides(own)},
                 {own(n): access.rows(self.trace, *self.addressed(n, own)) for n, access in rows},
-                [own(n) for n in self.results if is_wide(self.trace, n, self.nodes)],
+                wide=[own(n) for n in self.results if is_wide(self.trace, n, self.nodes)],
+                one_dim=bool(self.members),
             )
             for own in both[: 1 + bool(dynamic)]
         ]
         run = self.reference()
-        return portions_recipe(name, run, portions, dynamic, rows=extents, is_part=True)
+        made = portions_recipe(name, run, portions, dynamic, rows=extents, is_part=True)
+        return replace(made, independent=tuple(len(m.results) for m in self.members))
 
     def stored(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
         """Return the extents of an input that lies side by side: one that a kernel stored.
@@ -293,108 +289,3 @@ def _same(node: Node) -> Node:
 def dtype_name(node: Node) -> str:
     """Return the element type of a value, as torch names it."""
     return str(node.meta["val"].dtype).removeprefix("torch.")
-
-
-def parts_of(grouping: Grouping) -> list[Part]:
-    """Return a grouping's kernels and calls in order, with the views that calls and results need.
-
-    A view of what kernels take is inside of them; PyTorch looks through the others, and gives
-    products what lies in memory as it was stored.
-    """
-    trace, made, there = grouping.trace, list[Part](), set[Node](grouping.trace.inputs)
-
-    def look(node: Node) -> None:
-        if node not in there and trace.is_free(node) and node not in grouping.calls:
-            for argument in node.all_input_nodes:
-                look(argument)
-            made.append(Part(trace, Kind.CALL, (node,), tuple(node.all_input_nodes), (node,)))
-        there.add(node)
-
-    for group in ordered(grouping):
-        if group.kind is Kind.CALL:
-            (node,) = group.nodes
-            for argument in node.all_input_nodes:
-                look(argument)
-            made.append(Part(trace, Kind.CALL, (node,), tuple(node.all_input_nodes), (node,)))
-        else:
-            part = _kernel(grouping, group)
-            for argument in part.inputs:
-                look(argument)
-            made.append(part)
-            there.update(part.results)
-        there.update(group.nodes)
-    for result in trace.results:
-        look(result)
-    return [*_placed(trace, [*_folded(trace, made, grouping.rows)], grouping.rows)]
-
-
-def _folded(trace: Trace, parts: Sequence[Part], apart: Collection[Node]) -> Iterator[Part]:
-    """Yield parts; what an index reads for chains of kernels alone, they read themselves."""
-    folded = gathers_of(trace, [p.flow for p in parts], apart)
-    for part in parts:
-        own = {n: folded[b] for n in part.inputs if (b := base_of(trace, n)) in folded}
-        if part.kind is Kind.CALL:
-            own = {n: folded[n] for n in part.nodes if n in folded}
-        yield replace(part, gathers=own)
-
-
-def _placed(trace: Trace, parts: Sequence[Part], apart: Collection[Node]) -> Iterator[Part]:
-    """Yield parts; kernels write results where a cat joins them, or where they are copied to."""
-    flows = [p.flow for p in parts]
-    places, first = places_of(trace, flows, apart), dict[int, list[int]]()
-    over = passed_over(trace, places)
-    for view, kernel in views_first(trace, flows, places).items():
-        first.setdefault(kernel, []).append(view)
-    moved = {i for views in first.values() for i in views}
-    order = (j for i in range(len(parts)) if i not in moved for j in (*first.get(i, ()), i))
-    for part in (parts[i] for i in order if not {*parts[i].results} <= over):
-        call = part.nodes[0] if part.kind is Kind.CALL else None
-        own = {n: place for n, place in places.items() if n in part.results or place.call is call}
-        written = call is not None and any(p.write for p in own.values())
-        inputs = tuple({p.whole for p in own.values()}) if written else part.inputs
-        yield replace(part, places=own, inputs=inputs)
-
-
-def _kernel(grouping: Grouping, group: Group) -> Part:
-    trace, own, inputs = grouping.trace, {*group.nodes}, dict[Node, None]()
-
-    def visit(node: Node) -> None:
-        for argument in node.all_input_nodes:
-            if argument in own:
-                continue
-            viewed = argument not in trace.inputs and is_view(argument)
-            viewed = viewed and (not _is_item(grouping, argument) or argument.args[0] in own)
-            viewed = viewed and not (
-                group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)
-            )
-            if (viewed or argument in trace.repeated) and argument not in grouping.calls:
-                own.add(argument)
-                visit(argument)
-            else:
-                inputs[argument] = None
-
-    for node in group.nodes:
-        visit(node)
-    outside = [n for n in reversed(group.nodes) if grouping.used_outside(n, group)]  # last first
-    results = [r for n in outside for r in (_items(grouping, n) or [n])]
-    own.update(results)
-    nodes = tuple(n for n in trace.nodes if n in own)
-    return Part(trace, group.kind, nodes, tuple(inputs), tuple(results))
-
-
-def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:
-    """Say whether a view of a value that another kernel stores has its elements in their order."""
-    stored = base_of(grouping.trace, node)
-    if stored in own or stored in grouping.trace.inputs or stored.target is operator.getitem:
-        return False
-    return in_its_order(looked_at(grouping.trace, node, lambda n: n), stored)
-
-
-def _is_item(grouping: Grouping, node: Node) -> bool:
-    """Say whether a node is one of several values that another one computes."""
-    return node.target is operator.getitem and node.args[0] in grouping.of
-
-
-def _items(grouping: Grouping, node: Node) -> list[Node]:
-    """Return the values of a node that has several, those that something takes."""
-    return [u for u in grouping.trace.users(node) if _is_item(grouping, u)]

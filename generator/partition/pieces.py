@@ -172,6 +172,27 @@ def repeats(node: Node, at: int) -> int:
     return times if dim % len(shape_of(node)) == len(shape_of(node)) + at else 0
 
 
+WRITTEN_AT = {"index_put": 2, "index_copy": 3}  # which operand of it such an operator writes
+
+
+def copies_in(graph: Any) -> dict[Node, Node]:
+    """Add what kernels copy to rows that an index says, and return it by the node that writes it.
+
+    It is the value itself times one: a node of its own, which a kernel may make. Nothing takes it.
+    """
+    import torch
+
+    found = dict[Node, Node]()
+    for node in [n for n in graph.nodes if n.op == "call_function"]:
+        at = WRITTEN_AT.get(operator_of(node))
+        value = node.args[at] if at is not None and node.target._schema.is_mutable else None
+        if isinstance(value, torch.fx.Node) and value.meta["val"].is_floating_point():
+            with graph.inserting_before(node):
+                found[node] = graph.call_function(torch.ops.aten.mul.Tensor, (value, 1))
+            found[node].meta = dict(value.meta)
+    return found
+
+
 class _Pieces:
     """A graph in which elementwise functions are moved in front of cats."""
 

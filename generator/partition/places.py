@@ -129,7 +129,9 @@ def places_of(trace: Trace, parts: Sequence[Flow], apart: Collection[Node]) -> d
                 taken[n] = place
         access = write_of(trace, node) if node is not None and node not in apart else None
         if access is not None:
-            taken |= _written(trace, parts, i, access)
+            taken |= dict(_written(trace, parts, i, access)) or _copied_rows(
+                trace, parts, i, access
+            )
     return taken
 
 
@@ -182,6 +184,22 @@ def _written(
     if any(memory_of(trace, n) is whole for n in between) or not _addressed(trace, places):
         return
     yield from places
+
+
+def _copied_rows(trace: Trace, parts: Sequence[Flow], at: int, access: Access) -> dict[Node, Place]:
+    """Return what a kernel copies as it is to rows that an index says, if one does."""
+    assert access.value is not None
+    copy = trace.copies.get(access.node)
+    made = any(copy in p.results for p in parts[:at])
+    shape = tuple(access.standing_in(trace, _mine).shape)
+    given = all(base_of(trace, n) in trace.inputs for n in (access.table, access.index))
+    types = {access.table.meta["val"].dtype, access.value.meta["val"].dtype, trace.dtype}
+    whole = memory_of(trace, access.table)
+    if not made or not given or len(types) > 1 or memory_of(trace, access.value) is whole:
+        return {}
+    found = {copy: Place(access.node, access.table, write=access)}
+    fits = shape_of(access.value) == shape and _addressed(trace, [*found.items()])
+    return found if fits else {}
 
 
 def _addressed(trace: Trace, places: Sequence[tuple[Node, Place]]) -> bool:

@@ -19,7 +19,8 @@ from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType, dumps
 from mirage_kernels.generator.partition.addressing import require_rows
 from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind, reduces
-from mirage_kernels.generator.partition.parts import Part, Step, dtype_name, parts_of
+from mirage_kernels.generator.partition.horizontal import launches_of
+from mirage_kernels.generator.partition.parts import Part, Step, dtype_name
 from mirage_kernels.generator.partition.products import (
     PRODUCTS,
     factors,
@@ -159,7 +160,7 @@ def _way(made: Program, make: Make, most: Most, few: Callable[[Node], bool]) -> 
     """Return a way, cut anew until every kernel of it could be made."""
     cuts = Cuts()
     while True:
-        parts = parts_of(Grouping(made.trace, few, cuts))
+        parts = launches_of(Grouping(made.trace, few, cuts))
         wrong = next((p for p in parts if not _is_made(made, make, p, cuts)), None)
         if wrong is None:
             return Way(most, tuple(parts), tuple(_steps(made, parts)))
@@ -168,8 +169,8 @@ def _way(made: Program, make: Make, most: Most, few: Callable[[Node], bool]) -> 
 def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     """Make the kernel of a part; where there is none, note what to cut otherwise.
 
-    Pieces of one tensor and products go alone, products first without what is in front of them; the
-    last of several sums starts a kernel of its own.
+    A launch of several kernels is taken apart. Pieces of one tensor and products go alone, products
+    first without what is in front of them; the last of several sums starts a kernel of its own.
     """
     if part.kind is Kind.CALL:
         return True
@@ -197,6 +198,9 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
 
 def _cut_otherwise(part: Part, cuts: Cuts) -> None:
     """Note what to cut otherwise for a part without a kernel."""
+    if part.members:
+        cuts.unjoined.update(part.results)
+        return
     products = products_of(part.nodes)
     sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
     joined = [p.whole for p in part.places.values()]

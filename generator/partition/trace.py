@@ -25,7 +25,7 @@ from mirage_kernels.generator.frontend.export import (
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
 from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.partition.pieces import in_pieces
+from mirage_kernels.generator.partition.pieces import copies_in, in_pieces
 from mirage_kernels.generator.partition.rewriting import CASTS, regions
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Trace:
         self.run, self.examples = run, both[0]
         self.programs = [exported(run, examples) for examples in both]
         in_pieces([program.graph for program in self.programs])
+        copies = [copies_in(program.graph) for program in self.programs]
+        self.copies = copies[0]
         first, last = (list(p.graph.nodes) for p in (self.programs[0], self.programs[-1]))
         if [str(n.target) for n in first] != [str(n.target) for n in last]:
             raise RecipeError(
@@ -274,6 +276,17 @@ def mutates(node: Node) -> bool:
     """Say whether an operator writes over one of its operands."""
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
+
+
+def written_by(node: Node) -> list[Node]:
+    """Return the operands that an operator writes over."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    ends = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
+    several = (given.get(name) for name in ends)
+    return [n for x in several for n in (x if isinstance(x, list | tuple) else [x]) if n]
 
 
 def is_view(node: Node) -> bool:

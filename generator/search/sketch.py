@@ -7,6 +7,7 @@ keeps.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -203,6 +204,16 @@ class Found(Struct, frozen=True):
 
     programs: tuple[ProgramSketch, ...] = ()
     counts: Counts = field(default_factory=Counts)
+
+
+def counts_of(found: Sequence[Found]) -> Counts:
+    """Return what several searches did together."""
+    return Counts(
+        states=sum(one.counts.states for one in found),
+        pruned=dict(sum((Counter(one.counts.pruned) for one in found), Counter[str]())),
+        candidates=sum(one.counts.candidates for one in found),
+        rejected=sum(one.counts.rejected for one in found),
+    )
 
 
 def middle_name(result: int) -> str:

@@ -23,6 +23,7 @@ from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.cases import Case, seen_dims, summed_dims
 from mirage_kernels.generator.search.gate import batch_dims
+from mirage_kernels.generator.search.independent import independent_specs
 from mirage_kernels.generator.search.kernels import Search, Task
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import LARGEST_TILE, Problem
@@ -199,15 +200,17 @@ def superoptimize(
     return run_search(job, jobs=jobs, progress=progress)
 
 
-def search_job(recipe: Recipe, shape: Shape, limits: Limits, *, arch: str) -> Job:
+def search_job(recipe: Recipe, shape: Shape, limits: Limits, *, arch: str, program: int = 0) -> Job:
     """Return the job whose outcome serves a recipe at a shape, in every storage type.
 
-    A dim counts as long as it is in any shape of the recipe, so that one search serves them
-    all; a shape beyond them may be of a class of its own.
+    Of a recipe of several independent programs it is the job of one. A dim counts as long as it is
+    in any shape of the recipe, so that one search serves them all; a shape beyond them may be of a
+    class of its own.
     """
     shapes = (*recipe.shapes, shape)
     longest = {d: max(s.dims.get(d, 0) for s in shapes) for s in shapes for d in s.dims}
-    spec = shape_class(trace(recipe, shape, DType.FP16), longest)
+    specs = independent_specs(trace(recipe, shape, DType.FP16), recipe.independent)
+    spec = shape_class(specs[program], longest)
     return Superoptimization(recipe.name, spec, limits, arch)
 
 

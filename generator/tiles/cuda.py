@@ -67,6 +67,33 @@ class KernelWriter:
     def text(self) -> list[str]:
         """Return the lines of the arguments, the kernel and its launch."""
         w = self.writer
+        self._arguments()
+        w.line("template <bool kAligned>")
+        w.line(f"__global__ void __launch_bounds__({self.program.threads})")
+        with w.block(f"{self.symbol}(const __grid_constant__ {self.args_type} args) {{"):
+            self._body("blockIdx.x")
+        w.line()
+        self._launch()
+        return w.lines
+
+    def part_text(self) -> list[str]:
+        """Return the lines of the arguments, and of functions for a kernel that runs others too.
+
+        One runs a block by its number, the other counts blocks.
+        """
+        w = self.writer
+        self._arguments()
+        w.line("template <bool kAligned>")
+        head = f"{self.symbol}(const {self.args_type}& args, int first)"
+        with w.block(f"__device__ __forceinline__ void {head} {{"):
+            self._body("first")
+        w.line()
+        with w.block(f"inline int64_t blocks_{self.symbol}(const {self.args_type}& args) {{"):
+            w.line(f"return {self._grid()};")
+        return w.lines
+
+    def _arguments(self) -> None:
+        w = self.writer
         with w.block(f"struct {self.args_type} {{", "};"):
             for n in (*self.inputs, *self.program.body.of("output")):
                 const = "const " if n.op == "input" else ""
@@ -83,15 +110,9 @@ class KernelWriter:
             for dim in (*self.dynamic, *(f"{a.name}_tile" for a in self.program.splits)):
                 w.line(f"int {dim};")
         w.line()
-        w.line("template <bool kAligned>")
-        w.line(f"__global__ void __launch_bounds__({self.program.threads})")
-        with w.block(f"{self.symbol}(const __grid_constant__ {self.args_type} args) {{"):
-            self._body()
-        w.line()
-        self._launch()
-        return w.lines
 
-    def _body(self) -> None:
+    def _body(self, block: str) -> None:
+        """Write what the block of a number does."""
         w, p = self.writer, self.program
         w.line("using namespace general;")
         w.line("extern __shared__ __align__(16) char shared[];")
@@ -103,7 +124,7 @@ class KernelWriter:
         w.line(
             "[[maybe_unused]] auto* scratch = " + f"reinterpret_cast<float*>(shared + {offset});"
         )
-        self._indices()
+        self._indices(block)
         for f in p.fragments.values():
             batch, rows, columns = f.extents
             kinds = f"{CTYPES[self.storage]}, {rows}, {columns}, {f.warps[0]}, {f.warps[1]}"
@@ -116,10 +137,10 @@ class KernelWriter:
         self._phase(Phase.AFTER)
         self._phase(Phase.JOINED)
 
-    def _indices(self) -> None:
+    def _indices(self, block: str) -> None:
         """Write which block of the grid this is, the reduced axis first: a cluster's blocks."""
         w, p = self.writer, self.program
-        w.line("[[maybe_unused]] int block = blockIdx.x;")
+        w.line(f"[[maybe_unused]] int block = {block};")
         for axis in sorted(p.space.grid, key=lambda a: not a.reduced):
             w.line(f"[[maybe_unused]] const int {axis.name}_index = block % {self.blocks(axis)};")
             w.line(f"block /= {self.blocks(axis)};")
@@ -187,12 +208,15 @@ class KernelWriter:
             if not isinstance(s, Load):
                 self._statement(s)
 
+    def _grid(self) -> str:
+        """Return how many blocks there are."""
+        return " * ".join(f"int64_t({self.blocks(a)})" for a in self.program.space.grid) or "1"
+
     def _launch(self) -> None:
         w, p = self.writer, self.program
         head = f"const {self.args_type}& args, bool aligned, cudaStream_t stream"
         with w.block(f"inline cudaError_t launch_{self.symbol}({head}) {{"):
-            grid = " * ".join(f"int64_t({self.blocks(a)})" for a in p.space.grid) or "1"
-            w.line(f"const int64_t blocks = {grid};")
+            w.line(f"const int64_t blocks = {self._grid()};")
             w.line("if (blocks == 0) return cudaSuccess;")
             cluster = next((self.blocks(a) for a in p.space.reduced), "1")
             cluster = cluster if p.statements[Phase.JOINED] else "1"

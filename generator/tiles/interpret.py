@@ -14,6 +14,7 @@ import numpy as np
 
 from mirage_kernels.generator.ir import Axis, Dim, Graph, Phase, parts_of
 from mirage_kernels.generator.tiles.block import Block, Index, indices
+from mirage_kernels.generator.tiles.horizontal import launches
 from mirage_kernels.generator.tiles.indices import addressed
 from mirage_kernels.generator.tiles.machine import (
     Machine,
@@ -51,19 +52,28 @@ class Interpreter:
     def run(
         self, programs: Sequence[BlockProgram], inputs: Mapping[str, Array]
     ) -> dict[str, Array]:
-        """Return every tensor of the graph; raises TileError for a program that is not safe."""
+        """Return every tensor of the graph; raises TileError for a program that is not safe.
+
+        Of the kernels that one launch runs the last comes first: nothing says that it does not.
+        """
         tensors = dict(inputs)
-        for program in programs:
-            for axis in program.space.reduced:
-                count = -(-self.extents[axis.dim] // axis.tile)
-                self.extents[parts_of(axis.dim)] = count
-            for node in program.body.of("output"):
-                if node.name in program.indexed:  # what lies there stays where nothing is written
-                    continue
-                shape = [self.extents[d] for d in node.out.type.names]
-                tensors[program.tensors[node.name]] = np.full(shape, np.nan)
-            self.kernel(program, tensors)
+        for own in launches(programs):
+            for i in own:
+                self.make(programs[i], tensors)
+            for i in reversed(own):
+                self.kernel(programs[i], tensors)
         return tensors
+
+    def make(self, program: BlockProgram, tensors: dict[str, Array]) -> None:
+        """Add the tensors that a kernel writes, of nan."""
+        for axis in program.space.reduced:
+            count = -(-self.extents[axis.dim] // axis.tile)
+            self.extents[parts_of(axis.dim)] = count
+        for node in program.body.of("output"):
+            if node.name in program.indexed:  # what lies there stays where nothing is written
+                continue
+            shape = [self.extents[d] for d in node.out.type.names]
+            tensors[program.tensors[node.name]] = np.full(shape, np.nan)
 
     def kernel(self, program: BlockProgram, tensors: dict[str, Array]) -> None:
         reduced = [a for a in program.space.grid if a.reduced]

@@ -24,6 +24,7 @@ from mirage_kernels.generator.ir import (
     parts_of,
 )
 from mirage_kernels.generator.tiles.cuda import KernelWriter
+from mirage_kernels.generator.tiles.horizontal import JointWriter, launches
 from mirage_kernels.generator.tiles.program import BlockProgram
 from mirage_kernels.generator.tiles.vectors import has_uneven_rows
 
@@ -109,8 +110,8 @@ class Launcher:
         w.write('#include "general/block.cuh"', "")
         w.write("namespace mirage::generated {", "namespace {", "")
         for bucket in self.buckets:
-            for own in self._kernels(bucket):
-                w.lines += own.text()
+            for launch in self._launches(bucket):
+                w.lines += launch.text()
                 w.line()
             self._bucket(w, bucket)
             w.line()
@@ -118,12 +119,17 @@ class Launcher:
         self._entry(w)
         return w.text()
 
-    def _kernels(self, bucket: Bucket) -> list[KernelWriter]:
-        named = enumerate(bucket.programs)
-        return [
-            KernelWriter(p, f"{self.about['name']}_{i}_{bucket.name}", self.storage)
-            for i, p in named
-        ]
+    def _launches(self, bucket: Bucket) -> list[KernelWriter | JointWriter]:
+        """Return what writes the kernel of each launch, in order."""
+        name, made = self.about["name"], list[KernelWriter | JointWriter]()
+        for own in launches(bucket.programs):
+            parts = [
+                KernelWriter(bucket.programs[i], f"{name}_{i}_{bucket.name}", self.storage)
+                for i in own
+            ]
+            joint = f"{name}_{own[0]}_to_{own[-1]}_{bucket.name}"
+            made.append(JointWriter(joint, parts) if len(parts) > 1 else parts[0])
+        return made
 
     def signature(self) -> str:
         """Return what a launch takes, as JSON."""
@@ -211,8 +217,8 @@ class Launcher:
             aligned = " && ".join(f"{v.name}_tensor.aligned" for v in values)
             w.line(f"const bool aligned = {aligned};")
             w.line("cudaError_t status = cudaSuccess;")
-            for i, own in enumerate(self._kernels(bucket)):
-                self._call(w, i, own, parts)
+            for i, launch in enumerate(self._launches(bucket)):
+                self._call(w, f"args_{i}", launch, parts)
             w.line("return status;")
 
     def _declare(self, w: Writer, value: Value, made: str, parts: Mapping[str, str]) -> None:
@@ -228,9 +234,20 @@ class Launcher:
         dims = {d.name: d for v in self.tensors for d in v.type.dims}
         return [dims[d] for d in indexed.dims]
 
-    def _call(self, w: Writer, index: int, own: KernelWriter, parts: Mapping[str, str]) -> None:
-        args = f"args_{index}"
-        w.line(f"{own.args_type} {args}{{}};")
+    def _call(
+        self, w: Writer, args: str, launch: KernelWriter | JointWriter, parts: Mapping[str, str]
+    ) -> None:
+        w.line(f"{launch.args_type} {args}{{}};")
+        if isinstance(launch, JointWriter):
+            for i, own in enumerate(launch.parts):
+                self._assign(w, f"{args}.part_{i}", own, parts)
+        else:
+            self._assign(w, args, launch, parts)
+        call = f"launch_{launch.symbol}({args}, aligned, static_cast<cudaStream_t>(stream))"
+        w.line(f"if (status == cudaSuccess) status = {call};")
+
+    def _assign(self, w: Writer, args: str, own: KernelWriter, parts: Mapping[str, str]) -> None:
+        """Write what gives a kernel its arguments."""
         for field, tensor, _ in own.tensors():
             w.line(f"general::assign({args}.{field}, {args}.{field}_strides, {tensor}_tensor);")
         for field, tensor in own.ended():
@@ -248,8 +265,6 @@ class Launcher:
             assert loop is not None
             made = f"general::split({axis.dim}, {axis.tile}, {loop.tile})"
             w.line(f"{args}.{axis.name}_tile = {made};")
-        call = f"launch_{own.symbol}({args}, aligned, static_cast<cudaStream_t>(stream))"
-        w.line(f"if (status == cudaSuccess) status = {call};")
 
     def _entry(self, w: Writer) -> None:
         """Write what callers see."""

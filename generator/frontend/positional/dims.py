@@ -54,6 +54,10 @@ class Factors:
             self.first[tensor, position] = self._new(extent)
         return self._leaves(self.first[tensor, position])
 
+    def share(self, places: Sequence[tuple[int, int]], extent: int) -> None:
+        """Let dims of the program's inputs be one factor from the start."""
+        self.first |= dict.fromkeys(places, self._new(extent))
+
     def _new(self, size: int) -> Factor:
         self.sizes.append(size)
         return len(self.sizes) - 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -35,6 +35,7 @@ from mirage_kernels.generator.frontend.positional.program import (
 )
 from mirage_kernels.generator.ir.infer import extents_of
 
+InputDim = tuple[Tensor, int]
 Layout = tuple[tuple[str, ...], ...]  # names of the dims that each positional dim consists of
 
 
@@ -63,9 +64,14 @@ def sizes_of(graph: ir.Graph) -> dict[str, int]:
     return extents_of([value.type for value in graph.values.values()])
 
 
-def lower(program: Program) -> Lowered:
-    """Return a program's checked graph; raise GraphError for what has no meaning in named dims."""
+def lower(program: Program, shared: Iterable[Sequence[InputDim]] = ()) -> Lowered:
+    """Return a program's checked graph; raise GraphError for what has no meaning in named dims.
+
+    Dims of inputs that are `shared` are one dim, whether the program lets them meet or not.
+    """
     factors = Factors()
+    for dims in shared:
+        factors.share([(tensor.guid, at) for tensor, at in dims], dims[0][0].dims[dims[0][1]])
     while True:  # ends: a refinement joins two factors or splits one into smaller ones
         with contextlib.suppress(Refined):
             factors.names = _roles(_read(program, factors).graph)
