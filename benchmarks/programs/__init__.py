@@ -7,8 +7,8 @@ needs beside them, `recorded` the programs of Mirage's interface.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import torch
@@ -21,7 +21,8 @@ Inputs = dict[str, torch.Tensor]
 class Program:
     """A function of tensors, the shapes of these, and the rows at which it is measured.
 
-    `at` has tensors of whole numbers, each one more than the one before: the first.
+    `at` has tensors of whole numbers, each one more than the one before: the first. `by` names for
+    a table or a cache the tensor that says which of its rows are read or written.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Program:
     shapes: Mapping[str, tuple[Size, ...]]
     rows: tuple[int, ...]
     at: Mapping[str, int]
+    by: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     @property
     def recipe(self) -> str:
@@ -62,6 +64,16 @@ class Program:
             made[name] = (drawn / sizes[-1] ** 0.5 if is_weight else drawn).to(dtype)
         return made
 
+    def bytes_moved(self, inputs: Inputs, results: Sequence[torch.Tensor]) -> int:
+        """Return the bytes of inputs and results, each once; of tables the rows that are named."""
+        moved = sum(x.numel() * x.element_size() for x in results)
+        for name, tensor in inputs.items():
+            elements = tensor.numel()
+            if name in self.by:
+                elements = inputs[self.by[name]].numel() * (elements // len(tensor))
+            moved += elements * tensor.element_size()
+        return moved
+
 
 PROGRAMS: dict[str, Program] = {}
 
@@ -71,13 +83,14 @@ def program(
     *,
     rows: tuple[int, ...],
     at: Mapping[str, int] = MappingProxyType({}),
+    by: Mapping[str, str] = MappingProxyType({}),
     **shapes: tuple[Size, ...],
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Register a function under a name, with the shapes of its parameters (see `Program`)."""
 
     def register(run: Callable[..., object]) -> Callable[..., object]:
         assert name not in PROGRAMS, name
-        PROGRAMS[name] = Program(name, run, shapes, rows, at)
+        PROGRAMS[name] = Program(name, run, shapes, rows, at, by=by)
         return run
 
     return register

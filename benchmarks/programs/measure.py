@@ -3,9 +3,9 @@
 DIR holds what `programs.generate` or `programs.mirage` made and `mirage-kernels compile` compiled.
 Each program is compared with float64 and timed in a CUDA graph, as it is and within
 `constant_weights()`, beside PyTorch eager and torch.compile, at every number of rows it names. The
-floor is the time to read and write its tensors once at the rate at which the fastest bare kernel
-reads 2 GiB in the same process. torch.compile compiles in processes beside each other before
-anything is timed.
+floor is the time to read and write its tensors once, of tables and caches the rows that an index
+says, at the rate at which the fastest bare kernel reads 2 GiB in the same process. torch.compile
+compiles in processes beside each other before anything is timed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def row_of(program_: Program, rows: int, dtype: str, peers: bool) -> dict[str, o
     torch.cuda.synchronize()
     error = max(*map(difference, made, exact), *map(difference, again, exact))
     own = max(map(difference, several(program_.run(**inputs)), exact))
-    moved = sum(x.numel() * x.element_size() for x in (*inputs.values(), *made))
+    moved = program_.bytes_moved(inputs, made)
     row: dict[str, object] = {"program": program_.name, "rows": rows, "dtype": dtype}
     row |= {"error": float(f"{error:.2e}"), "eager_error": float(f"{own:.2e}")}
     row["floor_us"] = round(moved / bytes_per_us(), 2)

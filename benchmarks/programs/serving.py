@@ -132,6 +132,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     "serving/rope_append",
     rows=ROWS,
     at={"positions": KEYS, "slots": SLOTS // 2},
+    by={"cos": "positions", "sin": "positions", "keys": "slots", "values": "slots"},
     q=("M", HEADS * DIM),
     k=("M", KV_HEADS * DIM),
     v=("M", KV_HEADS * DIM),
@@ -225,6 +226,7 @@ def llama_layer(
     "serving/llama_layer_by_position",
     rows=ROWS,
     at={"position": KEYS - 1, "positions": KEYS},
+    by={"cos": "positions", "sin": "positions"},
     **{**LAYER, "cos": (POSITIONS, DIM), "sin": (POSITIONS, DIM), "positions": ("M",)},
 )
 def llama_layer_by_position(

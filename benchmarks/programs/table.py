@@ -131,7 +131,8 @@ def times_lines(found: Row) -> Iterator[str]:
     """Yield the table of a result file of `programs.measure`, and how it was measured."""
     yield (
         f"{found['device']}, torch {found['torch']}; `{found['command']}`. Errors are relative to "
-        "float64. The floor is the time to read and write all tensors once at "
+        "float64. The floor is the time to read and write all tensors once, of tables and caches "
+        "the rows that an index says, at "
         f"{found['tb_s']} TB/s, the streaming rate of that run; "
         "what stays in the L2 cache between calls can be faster. "
         "Calls are timed in a CUDA graph; *promised* is within `constant_weights()`, where kernels "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
@@ -30,6 +29,7 @@ from mirage_kernels.generator.tiles.program import (
     Tile,
 )
 from mirage_kernels.generator.tiles.reductions import write_reduction
+from mirage_kernels.generator.tiles.stores import in_passes, write_stores
 from mirage_kernels.generator.tiles.vectors import WIDTHS, is_shifted, widest
 
 
@@ -186,9 +186,10 @@ class KernelWriter:
             w.line(f"[[maybe_unused]] const int stage = step % {p.stages};")
             for name in sorted(self.staged):
                 w.line(f"const auto* {name} = {self._stage(p.tiles[name])};")
-            for s in said[1:]:
-                if not isinstance(s, Load):
-                    self._statement(s)
+            for together in in_passes(
+                self.formulas, [s for s in said[1:] if not isinstance(s, Load)]
+            ):
+                self._statement(*together)
         w.line("cp_async_wait<0>();")
         w.line("__syncthreads();")
 
@@ -204,9 +205,8 @@ class KernelWriter:
             self._statement(load)
         if loads:
             self.writer.line("cp_async_fence();")
-        for s in said:
-            if not isinstance(s, Load):
-                self._statement(s)
+        for together in in_passes(self.formulas, [s for s in said if not isinstance(s, Load)]):
+            self._statement(*together)
 
     def _grid(self) -> str:
         """Return how many blocks there are."""
@@ -226,7 +226,8 @@ class KernelWriter:
 
     # -- statements --------------------------------------------------------------------------------
 
-    def _statement(self, s: Statement) -> None:
+    def _statement(self, *said: Statement) -> None:
+        """Write a statement, or stores that are one pass."""
         write: dict[type[Statement], Callable[..., None]] = {
             Load: self._load,
             Fill: self._fill,
@@ -237,11 +238,11 @@ class KernelWriter:
             Contract: self._contract,
             Spill: self._spill,
             Combine: self._combine,
-            Store: self._store,
+            Store: lambda *stores: write_stores(self.formulas, stores),
             Barrier: self._barrier,
             Arrive: self._arrive,
         }
-        write[type(s)](s)
+        write[type(said[0])](*said)
 
     def _arrive(self, s: Arrive) -> None:
         self.arrived = True
@@ -260,28 +261,6 @@ class KernelWriter:
         count = prod(d.size for d in dims) // width
         head = f"each<{self.program.threads}, {count}>([&]([[maybe_unused]] int i) {{"
         return self.writer.block(head, "});")
-
-    @contextmanager
-    def _taking(
-        self, dims: Sequence[Dim], width: int, value: str, more: dict[str, str]
-    ) -> Iterator[Place]:
-        """Open a loop of all threads over vectors that reads some of them before it uses one.
-
-        Reads would wait for the stores before them otherwise: no compiler knows them apart.
-        """
-        w, f = self.writer, self.formulas
-        place = Place({}, dims[-1].name if dims else "", width, f.reads(value))
-        if not place.taken:
-            with self._each(dims, width):
-                yield replace(place, at=f.coordinates(dims, width) | more)
-            return
-        with f.taking(place) as taken:
-            counts = f"{prod(d.size for d in dims) // width}, {f.at_once(place)}"
-            head = f"each_taken<{taken}, {self.program.threads}, {counts}>([&]"
-            with w.block(f"{head}([[maybe_unused]] int i, Taken& taken) {{", "},"):
-                f.take(replace(place, at=f.coordinates(dims, width) | more))
-            with w.block("[&]([[maybe_unused]] int i, const Taken& taken) {", "});"):
-                yield replace(place, at=f.coordinates(dims, width) | more)
 
     @contextmanager
     def _vectors(self, tile: Tile, *values: str) -> Iterator[Place]:
@@ -387,20 +366,3 @@ class KernelWriter:
             if peak:
                 made = f"general::combine_rescaled({mine}, {peak} + {f.in_tile(p.tiles[peak], at)})"
             w.line(f"{s.tile}[{f.in_tile(to, at)}] = {made};")
-
-    def _store(self, s: Store) -> None:
-        w, p, f = self.writer, self.program, self.formulas
-        type_ = p.type(s.output)
-        sizes = {d.name: d.size for d in f.dims_of(s.value)}
-        dims = [Dim(d.name, sizes[d.name]) for d in type_.dims if d.name in sizes]
-        parts = {d: "0" for d in type_.names if d not in sizes}
-        if s in p.statements[Phase.JOINED] and not p.is_held(s.output):
-            w.line("if (cluster_rank() == 0)")
-        beside = dims[-1].size if dims and type_.names[-1] == dims[-1].name else 1
-        most = widest(p, [s.output], dims[-1].name if dims else "")
-        most = min(VECTOR_BYTES // type_.dtype.bytes, most)
-        width = next(x for x in WIDTHS if x <= most and beside % x == 0)
-        with self._taking(dims, width, s.value, parts) as place:
-            (made,) = f.write([s.value], place)
-            aligned = f.in_tensor(s.output, place, "auto* to")
-            w.line(f"write_within<{width}, {aligned}>(to, stride, left, {made});")

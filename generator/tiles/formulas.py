@@ -37,13 +37,15 @@ def constant(value: float) -> str:
 class Place:
     """Where formulas are computed: local coordinates by dim; dim and width of the vector.
 
-    What was read before is among what the thread has `taken`.
+    What was read before is among what the thread has `taken`, and so are the `rows` that an index
+    says of results.
     """
 
     at: Mapping[str, str]
     vector: str = ""
     width: int = 1
     taken: Sequence[str] = ()
+    rows: Sequence[str] = ()
 
 
 class Formulas:
@@ -178,7 +180,7 @@ class Formulas:
         moves = {d: [t for t in x if t != "0"] for d, x in places.items() if d not in rows}
         parts = [f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m]
         if value in p.indexed:
-            self._row(value, places)
+            w.line(f"const int64_t row = {self._row(value, place)};")
             parts.append(f"(row < 0 ? 0 : row * {strides[p.indexed[value].rows.name]})")
         offset = " + ".join(parts) or "0"
         packed = p.packed_strides(value)
@@ -206,10 +208,13 @@ class Formulas:
         wide |= self._is_shifted(value, place)
         return "kAligned" if vector == last and wide else "false"
 
-    def _row(self, value: str, places: Mapping[str, Sequence[str]]) -> None:
-        """Write which row of its tensor a place has, as an index tensor says; -1: none."""
+    def _row(self, value: str, place: Place, *, taken: bool = True) -> str:
+        """Return which row of its tensor a place has, as an index tensor says; -1: none."""
         own = self.program.indexed[value]
+        if taken and value in place.rows:
+            return f"taken.{value}_row"
         at = f"args.{own.by}_index"
+        places = {d: (*self.offset(value, d), place.at[d]) for d in own.dims}
         steps = [
             f"({' + '.join(places[d])}) * {at}_strides[{i}]"
             for i, d in enumerate(own.dims)
@@ -222,7 +227,7 @@ class Formulas:
         ]
         rows = f"args.{own.rows.name}" if own.rows.dynamic else str(own.rows.size)
         given = f"{' + '.join((at, *steps))}, {' && '.join(tests) or 'true'}, {rows}"
-        self.writer.line(f"const int64_t row = row_of<{str(own.wraps).lower()}>({given});")
+        return f"row_of<{str(own.wraps).lower()}>({given})"
 
     def reads(self, value: str) -> list[str]:
         """Return the tensors in device memory that a formula reads in place."""
@@ -242,6 +247,8 @@ class Formulas:
                     kinds = f"{CTYPES[self.program.type(x).dtype]}, {self.count(x, place)}"
                     kind = "Uneven" if self._is_shifted(x, place) else "Vector"
                     self.writer.line(f"{kind}<{kinds}> {x};")
+                for x in place.rows:
+                    self.writer.line(f"int64_t {x}_row;")
             yield "Taken"
 
     def take(self, place: Place) -> None:
@@ -254,6 +261,8 @@ class Formulas:
                 if self._is_shifted(name, place):
                     read = f"read_uneven<{kinds}>({given}, args.{self.tensor(name)}_end)"
                 self.writer.line(f"taken.{name} = {read};")
+        for name in place.rows:
+            self.writer.line(f"taken.{name}_row = {self._row(name, place, taken=False)};")
 
     def at_once(self, place: Place) -> int:
         """Return how many times a thread takes what it takes before it uses the first."""

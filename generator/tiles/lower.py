@@ -36,6 +36,7 @@ from mirage_kernels.generator.tiles.program import (
     Statement,
     Store,
     Tile,
+    is_one_pass,
 )
 
 MASK = DType.FP16  # of truth values in shared memory: 1 and 0
@@ -259,12 +260,18 @@ class _Lowering:
         return self.is_formula(name) and (node.op in DEAR or any(map(self.is_dear, node.args)))
 
     def place_inputs(self) -> None:
-        """Give tiles to inputs that the loop loads or several statements read."""
+        """Give tiles to inputs that the loop loads or several statements read.
+
+        Stores that are one pass of all threads read what they take once.
+        """
+        read = list[str]()
         for node in self.body.inputs:
             if not node.out.type.dims or self.is_position(node.name) or node.name in self.tiles:
                 continue
             if node.loop_cut or len(self.readers(node.name)) > 1:
-                self.tile(node.name)
+                read.append(node.name)
+        for name in read if self.tiles or not is_one_pass(self.body) else ():
+            self.tile(name)
 
     def is_position(self, name: str) -> bool:
         """Say whether an input numbers a dim, so that nothing is read."""

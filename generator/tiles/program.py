@@ -14,11 +14,13 @@ from functools import cached_property
 from math import prod
 
 from mirage_kernels.generator.ir import (
+    OPS,
     Axis,
     Dim,
     DType,
     Graph,
     Indexed,
+    Kind,
     Node,
     Phase,
     Space,
@@ -313,3 +315,13 @@ class BlockProgram:
     def shared_bytes(self) -> int:
         """Bytes of all tiles, and of what the warps of a block leave each other in reductions."""
         return sum(t.bytes for t in self.tiles.values()) + SCRATCH_BYTES * self.threads // WARP
+
+
+def is_one_pass(body: Graph) -> bool:
+    """Say whether threads make all results of a block element by element, in the same order."""
+    kinds, stored = (Kind.ELEMENTWISE, Kind.SOURCE, Kind.OUTPUT), body.of("output")
+    orders = {n.out.type.names for n in stored}
+    made = {frozenset(body.values[n.args[0]].type.names) for n in stored}
+    plain = all(OPS[n.op].kind in kinds for n in body.nodes)
+    loop = body.space is not None and body.space.loop is not None
+    return plain and not loop and len(orders) == 1 and made == {*map(frozenset, orders)}

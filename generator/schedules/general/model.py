@@ -16,7 +16,7 @@ from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.horizontal import launches
 from mirage_kernels.generator.tiles.lower import DEAR
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram, Reduce
-from mirage_kernels.generator.tiles.vectors import at_once, widest_read
+from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, widest_read
 
 MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
@@ -60,12 +60,22 @@ def kernels_us(
 def _beside_others(node: Node, made: BlockProgram, sizes: Mapping[str, int], on: Target) -> float:
     """Return what a kernel adds to a launch of several: its blocks begin, and take what they read.
 
-    Neither many blocks with little to do nor few with much are free, as latency alone says.
+    Neither many blocks with little to do nor few with much are free, as latency alone says. Threads
+    that copy nothing wait for what they read, as often as they read.
     """
     work = block_work(node, sizes)
     each = work.blocks / on.multiprocessors
     fetched = work.loaded * _fetched(made)
-    return DISPATCH_US * each + ceil(each) * fetched / COPIED_PER_US
+    waiting = LATENCY_US * (0 if made.tiles else _rounds(made) - 1)
+    return DISPATCH_US * each + ceil(each) * fetched / COPIED_PER_US + waiting
+
+
+def _rounds(made: BlockProgram) -> int:
+    """Return how often threads read what results are made of."""
+    read = sum(bool(n.out.type.dims) and n.name not in made.iotas for n in made.body.inputs)
+    stored = (made.type(n.args[0]).dims for n in made.body.of("output"))
+    vectors = max(prod(d.size for d in dims) for dims in stored) / WIDTHS[0]
+    return max(1, ceil(vectors / made.threads / at_once(read * VECTOR_BYTES)))
 
 
 def _kernel(

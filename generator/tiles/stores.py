@@ -1,0 +1,96 @@
+"""Stores of a tile program in CUDA: results beside each other are one pass of all threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+
+from mirage_kernels.generator.ir import Dim, Phase
+from mirage_kernels.generator.tiles.formulas import Formulas, Place
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, Statement, Store
+from mirage_kernels.generator.tiles.vectors import WIDTHS, widest
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How threads go through the elements of results: dims, how many of the last at once, where."""
+
+    dims: tuple[Dim, ...]
+    width: int
+    of_one: bool  # block of a cluster, which stores for all
+
+    @staticmethod
+    def of(f: Formulas, s: Store) -> Pass:
+        """Return the pass of a store."""
+        p, type_ = f.program, f.program.type(s.output)
+        sizes = {d.name: d.size for d in f.dims_of(s.value)}
+        dims = tuple(Dim(d.name, sizes[d.name]) for d in type_.dims if d.name in sizes)
+        beside = dims[-1].size if dims and type_.names[-1] == dims[-1].name else 1
+        most = widest(p, [s.output], dims[-1].name if dims else "")
+        most = min(VECTOR_BYTES // type_.dtype.bytes, most)
+        of_one = s in p.statements[Phase.JOINED] and not p.is_held(s.output)
+        return Pass(dims, next(x for x in WIDTHS if x <= most and beside % x == 0), of_one)
+
+
+def in_passes(f: Formulas, said: Sequence[Statement]) -> Iterator[list[Statement]]:
+    """Yield statements one by one, but stores beside each other together that are one pass."""
+    found = list[Statement]()
+    for s in said:
+        both = [x for x in (*found[-1:], s) if isinstance(x, Store)]
+        if len(both) == 2 and len({Pass.of(f, x) for x in both}) == 1:
+            found.append(s)
+            continue
+        if found:
+            yield found
+        found = [s]
+    if found:
+        yield found
+
+
+def write_stores(f: Formulas, stores: Sequence[Store]) -> None:
+    """Write a pass. What several results are made of is read once."""
+    w, p, own = f.writer, f.program, Pass.of(f, stores[0])
+    names = {d.name for d in own.dims}
+    parts = {d: "0" for s in stores for d in p.type(s.output).names if d not in names}
+    if own.of_one:
+        w.line("if (cluster_rank() == 0)")
+    with _taking(f, own, stores, parts) as place:
+        made = f.write([s.value for s in stores], place)
+        for s, value in zip(stores, made, strict=True):
+            with w.block("{") if len(stores) > 1 else _nothing():
+                aligned = f.in_tensor(s.output, place, "auto* to")
+                w.line(f"write_within<{own.width}, {aligned}>(to, stride, left, {value});")
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _taking(
+    f: Formulas, own: Pass, stores: Sequence[Store], more: Mapping[str, str]
+) -> Iterator[Place]:
+    """Open a loop of all threads over vectors that reads some of them before it uses one.
+
+    Reads would wait for the stores before them otherwise: no compiler knows them apart. The rows
+    that an index says of results are among what is read.
+    """
+    w, p, width = f.writer, f.program, own.width
+    count = prod(d.size for d in own.dims) // width
+    read = dict.fromkeys(x for s in stores for x in f.reads(s.value))
+    rows = [s.output for s in stores if s.output in p.indexed]
+    place = Place({}, own.dims[-1].name if own.dims else "", width, [*read], rows)
+    if not place.taken:
+        head = f"each<{p.threads}, {count}>([&]([[maybe_unused]] int i) {{"
+        with w.block(head, "});"):
+            yield replace(place, at=f.coordinates(own.dims, width) | more, rows=())
+        return
+    with f.taking(place) as taken:
+        head = f"each_taken<{taken}, {p.threads}, {count}, {f.at_once(place)}>([&]"
+        with w.block(f"{head}([[maybe_unused]] int i, Taken& taken) {{", "},"):
+            f.take(replace(place, at=f.coordinates(own.dims, width) | more))
+        with w.block("[&]([[maybe_unused]] int i, const Taken& taken) {", "});"):
+            yield replace(place, at=f.coordinates(own.dims, width) | more)
