@@ -110,18 +110,12 @@ def generate(
 def _united(request: Request, spec: Graph, ranked: Sequence[Sequence[Ranked]]) -> Ranked:
     """Return the muGraph of independent programs: of each the one that general kernels run best.
 
-    Raises SearchError where general kernels run none, or none in one kernel.
+    Raises SearchError where a program takes several kernels.
     """
-    on, chosen = target(request.arch), list[Ranked]()
-
-    def plannable(graph: Graph) -> None:
-        plan_for(_subject(request, graph), GENERAL)
-
-    for own in ranked:
-        first = general_first(own, lambda one: one.graph, on)
-        chosen.append(choose(first, [plannable])[0])
-    longest = max((one.estimate for one in chosen), key=lambda estimate: estimate.microseconds)
-    return Ranked(united(spec, [one.graph for one in chosen]), longest, 0)
+    on = target(request.arch)
+    first = [general_first(own, lambda one: one.graph, on)[0] for own in ranked]
+    longest = max((one.estimate for one in first), key=lambda estimate: estimate.microseconds)
+    return Ranked(united(spec, [one.graph for one in first]), longest, 0)
 
 
 def result_of(

@@ -89,7 +89,7 @@ def _placed(trace: Trace, parts: Sequence[Part], apart: Collection[Node]) -> Ite
     """Yield parts; kernels write results where a cat joins them, or where they are copied to."""
     flows = [p.flow for p in parts]
     places, first = places_of(trace, flows, apart), dict[int, list[int]]()
-    over = passed_over(trace, places)
+    over, copies = passed_over(trace, places), {*trace.copies.values()}
     for view, kernel in views_first(trace, flows, places).items():
         first.setdefault(kernel, []).append(view)
     moved = {i for views in first.values() for i in views}
@@ -97,7 +97,7 @@ def _placed(trace: Trace, parts: Sequence[Part], apart: Collection[Node]) -> Ite
     for part in (parts[i] for i in order if not {*parts[i].results} <= over):
         call = part.nodes[0] if part.kind is Kind.CALL else None
         own = {n: place for n, place in places.items() if n in part.results or place.call is call}
-        written = call is not None and any(p.write for p in own.values())
+        written = call is not None and any(p.write or n in copies for n, p in own.items())
         inputs = tuple({p.whole for p in own.values()}) if written else part.inputs
         yield replace(part, places=own, inputs=inputs)
 

@@ -172,11 +172,11 @@ def repeats(node: Node, at: int) -> int:
     return times if dim % len(shape_of(node)) == len(shape_of(node)) + at else 0
 
 
-WRITTEN_AT = {"index_put": 2, "index_copy": 3}  # which operand of it such an operator writes
+WRITTEN_AT = {"copy": 1, "index_put": 2, "index_copy": 3}  # which operand such operators write
 
 
 def copies_in(graph: Any) -> dict[Node, Node]:
-    """Add what kernels copy to rows that an index says, and return it by the node that writes it.
+    """Add what kernels copy over something as it is, and return it by the node that writes it.
 
     It is the value itself times one: a node of its own, which a kernel may make. Nothing takes it.
     """

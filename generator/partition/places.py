@@ -129,9 +129,10 @@ def places_of(trace: Trace, parts: Sequence[Flow], apart: Collection[Node]) -> d
                 taken[n] = place
         access = write_of(trace, node) if node is not None and node not in apart else None
         if access is not None:
-            taken |= dict(_written(trace, parts, i, access)) or _copied_rows(
-                trace, parts, i, access
-            )
+            taken |= dict(_written(trace, parts, i, access))
+        plain = node is not None and operator_of(node) == "copy"
+        if (access or plain) and node not in {p.call for p in taken.values()}:
+            taken |= _copies(trace, parts, i, access)
     return taken
 
 
@@ -186,27 +187,41 @@ def _written(
     yield from places
 
 
-def _copied_rows(trace: Trace, parts: Sequence[Flow], at: int, access: Access) -> dict[Node, Place]:
-    """Return what a kernel copies as it is to rows that an index says, if one does."""
-    assert access.value is not None
-    copy = trace.copies.get(access.node)
-    made = any(copy in p.results for p in parts[:at])
-    shape = tuple(access.standing_in(trace, _mine).shape)
-    given = all(base_of(trace, n) in trace.inputs for n in (access.table, access.index))
-    types = {access.table.meta["val"].dtype, access.value.meta["val"].dtype, trace.dtype}
-    whole = memory_of(trace, access.table)
-    if not made or not given or len(types) > 1 or memory_of(trace, access.value) is whole:
+def _copies(
+    trace: Trace, parts: Sequence[Flow], at: int, access: Access | None
+) -> dict[Node, Place]:
+    """Return what a kernel copies as it is where a call writes it, if one does."""
+    (call,) = parts[at].nodes
+    copy = trace.copies.get(call)
+    if not any(copy in p.results for p in parts[:at]):
         return {}
-    found = {copy: Place(access.node, access.table, write=access)}
-    fits = shape_of(access.value) == shape and _addressed(trace, [*found.items()])
-    return found if fits else {}
+    to, value = access.table if access else call.args[0], copy.all_input_nodes[0]
+    ends = [to, access.index] if access else [to]
+    shape = tuple(access.standing_in(trace, _mine).shape) if access else shape_of(to)
+    same = shape_of(value) == shape and memory_of(trace, value) is not memory_of(trace, to)
+    types = {trace.dtype, *(n.meta["val"].dtype for n in (to, value))}
+    given = all(base_of(trace, n) in trace.inputs for n in ends)
+    if not same or len(types) > 1 or not given or not _is_alone(trace, call):
+        return {}
+    place = Place(call, to, write=access)
+    return {copy: place} if _addressed(trace, [(copy, place)]) else {}
+
+
+def _is_alone(trace: Trace, call: Node) -> bool:
+    """Say whether nothing else writes what a call writes."""
+    base = memory_of(trace, call.args[0])
+    return not any(
+        n is not call and memory_of(trace, n.args[0]) is base for n in trace.nodes if mutates(n)
+    )
 
 
 def _addressed(trace: Trace, places: Sequence[tuple[Node, Place]]) -> bool:
     """Say whether kernels can write results in their places, at both extents of dynamic dims."""
     owns = (_mine, trace.pairs.__getitem__)
     with suppress(RecipeError, RuntimeError):
-        seen = [{numbered(p.seen(trace, n, own)) for own in owns} for n, p in places]
+        [p.strides(trace, n, own) for n, p in places for own in owns if p.write is None]
+        rows = [(n, p) for n, p in places if p.write is not None]
+        seen = [{numbered(p.seen(trace, n, own)) for own in owns} for n, p in rows]
         return all(len(found) == 1 for found in seen)
     return False
 
