@@ -138,6 +138,8 @@ class Trace:
             try:
                 for given in (a for a in node.all_input_nodes if found.get(a) is None):
                     raise GraphError(f"it takes {self._said(given)}, which no kernel takes")
+                if any(memory_of(self, n) in self.inputs for n in written_by(node)):
+                    raise GraphError("it writes over an input")
                 found[node] = applied(program, node, found)
             except (GraphError, RecipeError) as error:
                 reasons[node] = error.sentence

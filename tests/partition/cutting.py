@@ -11,12 +11,16 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.partition.addressing import by_reference
 from mirage_kernels.generator.partition.program import Program, partitioned
 from mirage_kernels.generator.partition.trace import Function
 from mirage_kernels.generator.pipeline import Result, generate
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.request import Request
 from mirage_kernels.program_steps import SteppedProgram
+
+HEADS, DIM, ROWS, SLOTS = 2, 16, 20, 30
+Given = dict[str, Tensor]
 
 
 def made(recipe: Recipe, schedule: str = "streaming") -> Result:
@@ -81,3 +85,44 @@ def _several(made: Any) -> tuple[Tensor, ...]:
 def drawn(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator).bfloat16()
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+
+def numbers(*shape: int, below: int, dtype: torch.dtype = torch.int64, first: int = 0) -> Tensor:
+    """An index tensor that says no row twice."""
+    count = int(torch.tensor(shape).prod())
+    drawn_ = torch.randperm(below, generator=torch.Generator().manual_seed(count))[:count]
+    return (drawn_ + first).reshape(shape).to(dtype)
+
+
+def cut_given(
+    run: Callable[..., Any],
+    given: Given,
+    rows: Sequence[str] = (),
+    make: Callable[[Recipe], Any] = made,
+) -> Program:
+    """Cut a function, given its tensors; caches have a dynamic first dim of their own."""
+    dynamic = {n: {0: "S" if n in ("keys", "values") else "M"} for n in rows}
+    examples = {n: x.to("meta") for n, x in given.items()}
+    return partitioned(Function(run, examples, dynamic, "f"), DType.BF16, "sm_90a", make)
+
+
+def require_same_memory(program: Program, run: Callable[..., Any], given: Given) -> None:
+    """Run the document with every kernel computed by its recipe's reference; compare all."""
+    named = ((f"{r.record.recipe}_{r.record.stem}", r.request.recipe) for r in program.results)
+    recipes = {f"sm_90a/{name}": recipe for name, recipe in named}
+    document = json.loads(json.dumps(program.document))
+    mine, theirs = ({n: x.clone() for n, x in given.items()} for _ in range(2))
+
+    def kernel(
+        key: str, tensors: Sequence[Tensor], into: Sequence[Tensor | None], _assume: int
+    ) -> Sequence[Tensor]:
+        return by_reference(recipes[key], tensors, into)
+
+    found, wanted = SteppedProgram([document], kernel)(**mine), run(**theirs)
+    for a, b in ((found, wanted), *((mine[n], theirs[n]) for n in given)):
+        torch.testing.assert_close(a, b, atol=0.02, rtol=0.02)

@@ -2,71 +2,37 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from cutting import drawn, made, really_made, ways
+from cutting import (
+    DIM,
+    HEADS,
+    ROWS,
+    SLOTS,
+    Given,
+    cut_given,
+    drawn,
+    numbers,
+    really_made,
+    require_same_memory,
+    rotated,
+    ways,
+)
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from mirage_kernels.generator.errors import VerifyError
-from mirage_kernels.generator.ir import DType, Indexed
-from mirage_kernels.generator.partition.addressing import by_reference, require_rows
+from mirage_kernels.generator.ir import Indexed
+from mirage_kernels.generator.partition.addressing import require_rows
 from mirage_kernels.generator.partition.parts import Part
-from mirage_kernels.generator.partition.program import Program, partitioned
-from mirage_kernels.generator.partition.trace import Function
+from mirage_kernels.generator.partition.program import Program
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.program_steps import SteppedProgram
-
-HEADS, DIM, ROWS, SLOTS = 2, 16, 20, 30
-Given = dict[str, Tensor]
-
-
-def numbers(*shape: int, below: int, dtype: torch.dtype = torch.int64, first: int = 0) -> Tensor:
-    """An index tensor that says no row twice."""
-    count = int(torch.tensor(shape).prod())
-    drawn_ = torch.randperm(below, generator=torch.Generator().manual_seed(count))[:count]
-    return (drawn_ + first).reshape(shape).to(dtype)
-
-
-def cut(
-    run: Callable[..., Any],
-    given: Given,
-    rows: Sequence[str] = (),
-    make: Callable[[Recipe], Any] = made,
-) -> Program:
-    dynamic = {n: {0: "S" if n in ("keys", "values") else "M"} for n in rows}
-    examples = {n: x.to("meta") for n, x in given.items()}
-    return partitioned(Function(run, examples, dynamic, "f"), DType.BF16, "sm_90a", make)
-
-
-def require_same(program: Program, run: Callable[..., Any], given: Given) -> None:
-    """Run the document with every kernel computed by its recipe's reference; compare all."""
-    named = ((f"{r.record.recipe}_{r.record.stem}", r.request.recipe) for r in program.results)
-    recipes = {f"sm_90a/{name}": recipe for name, recipe in named}
-    document = json.loads(json.dumps(program.document))
-    mine, theirs = ({n: x.clone() for n, x in given.items()} for _ in range(2))
-
-    def kernel(
-        key: str, tensors: Sequence[Tensor], into: Sequence[Tensor | None], _assume: int
-    ) -> Sequence[Tensor]:
-        return by_reference(recipes[key], tensors, into)
-
-    found, wanted = SteppedProgram([document], kernel)(**mine), run(**theirs)
-    for a, b in ((found, wanted), *((mine[n], theirs[n]) for n in given)):
-        torch.testing.assert_close(a, b, atol=0.02, rtol=0.02)
-
 
 # -- what is read ----------------------------------------------------------------------------------
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
@@ -149,10 +115,10 @@ READ: dict[str, tuple[Callable[..., Tensor], Given, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", READ)
 def test_a_kernel_reads_the_rows_that_an_index_says(name: str) -> None:
     run, given, rows = READ[name]
-    program = cut(run, given, rows)
+    program = cut_given(run, given, rows)
     assert len(program.results) == 1
     assert all("[" not in one for way in ways(program) for one in way)
-    require_same(program, run, given)
+    require_same_memory(program, run, given)
 
 
 def returned(x: Tensor, table: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,9 +152,9 @@ def test_pytorch_reads_by_an_index_where(name: str) -> None:
     run, shape = STAY[name]
     below = DIM if run is turned else ROWS
     given = {"x": drawn(*shape), "table": drawn(ROWS, DIM), "index": numbers(5, below=below)}
-    program = cut(run, given)
+    program = cut_given(run, given)
     assert "[index]" in ways(program)[0]
-    require_same(program, run, given)
+    require_same_memory(program, run, given)
 
 
 # -- what is written -------------------------------------------------------------------------------
@@ -270,10 +236,10 @@ def intos(program: Program) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_kernel_writes_the_rows_that_an_index_says(name: str) -> None:
     run, given, rows = WRITTEN[name]
-    program = cut(run, given, rows)
+    program = cut_given(run, given, rows)
     assert any("scattered" in into for into in intos(program))
     assert not {"[index_put]", "[index_copy]"} & {*ways(program)[0]}
-    require_same(program, run, given)
+    require_same_memory(program, run, given)
 
 
 def also_returned(k: Tensor, keys: Tensor, slots: Tensor) -> Tensor:
@@ -297,14 +263,14 @@ def added(k: Tensor, keys: Tensor, slots: Tensor) -> Tensor:
 @pytest.mark.parametrize("run", [also_returned, read_between, added])
 def test_pytorch_writes_by_an_index_what_kernels_cannot(run: Callable[..., Tensor]) -> None:
     given = {**k_and_slots(torch.int64), "keys": drawn(SLOTS, HEADS, DIM)}
-    program = cut(run, given)
+    program = cut_given(run, given)
     assert "[index_put]" in ways(program)[0]
-    require_same(program, run, given)
+    require_same_memory(program, run, given)
 
 
 def test_kernels_that_read_and_write_by_an_index_are_found() -> None:
     run, given, rows = WRITTEN["a rotation of keys"]
-    program = cut(run, given, rows, really_made)
+    program = cut_given(run, given, rows, really_made)
     assert ways(program)[0][0].startswith("neg, mul")
     (result,) = (r for r in program.results if r.record.indexed)
     (cuda,) = (text for name, text in result.files.items() if name.endswith(".cu"))
@@ -368,7 +334,7 @@ def test_single_elements_that_an_index_says_are_pytorch_s(run: Callable[..., Any
 
 def rows_of_part() -> tuple[Part, Recipe]:
     run, given, rows = WRITTEN["a rotation of keys"]
-    program = cut(run, given, rows)
+    program = cut_given(run, given, rows)
     part = next(p for p in program.ways[0].parts if p.key in program.kernels and p.indexed)
     return part, program.kernels[part.key].request.recipe
 
