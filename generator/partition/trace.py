@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Node = Any  # torch.fx.Node
 Size = int | dict[str, Any]  # a number, or {"extent": "M", "times": 4}
+RETURNED = "a program returns a tensor or a tuple of tensors, beside what it writes over"
 STEP = 7  # the second trace's first dynamic extent is longer by it, the next by twice as much
 _VIEWS = """
 view reshape _unsafe_view permute transpose t numpy_T squeeze unsqueeze expand expand_as flatten
@@ -85,6 +86,8 @@ class Trace:
             for at, dim in each.items()
         }
         self.results: Sequence[Node] = next(n.args[0] for n in first if n.op == "output")
+        if not self.results or any(getattr(n, "op", "") == "" for n in self.results):
+            raise RecipeError(f"{function.named} returns something else than tensors", RETURNED)
         self.nodes = _used([n for n in first if n.op == "call_function"], self.results)
 
     def where(self, node: Node) -> str:

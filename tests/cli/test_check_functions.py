@@ -94,3 +94,47 @@ def test_a_change_of_a_part_is_told(
     changed(tmp_path, pattern, old, new)
     code, said = checked("layer")
     assert (code, reason in said) == (1, True)
+
+
+APPEND = """
+import torch
+
+
+def append(q, k, v, cos, positions, keys, values, slots):
+    keys[slots] = k * cos[positions]
+    values[slots] = v
+    return q * cos[positions]
+
+
+example_inputs = {name: torch.empty(8, 64) for name in ("q", "k", "v")} | {
+    "cos": torch.empty(20, 64),
+    "positions": torch.empty(8, dtype=torch.int64),
+    "keys": torch.empty(50, 64),
+    "values": torch.empty(50, 64),
+    "slots": torch.empty(8, dtype=torch.int64),
+}
+dynamic = {name: {0: "M"} for name in ("q", "k", "v", "positions", "slots")}
+"""
+
+
+@pytest.fixture(scope="module")
+def appending(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a function of two kernels that are one launch, and what is generated of it."""
+    place = tmp_path_factory.mktemp("appending")
+    (place / "caches.py").write_text(APPEND)
+    words = ("generate", f"{place}/caches.py:append", "--dtype", "bf16", "--jobs", "1")
+    assert main((*words, "--out", f"{place}/kernels", "--store", f"{place}/store")) == 0
+    return place
+
+
+@pytest.mark.parametrize(("old", "new", "code"), [("", "", 0), ("args.ends[0]", "args.ends[1]", 1)])
+def test_a_launch_of_several_kernels_is_held_as_one(
+    appending: Path, tmp_path: Path, mirage_kernels, old: str, new: str, code: int
+) -> None:
+    shutil.copytree(appending / "kernels", tmp_path / "kernels")
+    (record,) = (tmp_path / "kernels").glob("*/append_*/*.json")
+    assert "mul" in record.parent.name
+    changed(tmp_path, "kernels/*/append_*/*.cu", old, new)
+    words = ("--kernels", str(tmp_path / "kernels"), "--jobs", "1")
+    outcome = mirage_kernels("check", f"{appending}/caches.py:append", *words)
+    assert outcome.code == code
