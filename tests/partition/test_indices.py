@@ -322,11 +322,11 @@ SINGLE: dict[Callable[..., Any], tuple[list[str], str]] = {
 def test_single_elements_that_an_index_says_are_pytorch_s(run: Callable[..., Any]) -> None:
     wanted, reason = SINGLE[run]
     given = {"x": drawn(6, 64), "w": drawn(32, 64)} if run is router else LOGITS
-    program = cut(run, given, ("x",) if run is router else ())
+    program = cut_given(run, given, ("x",) if run is router else ())
     assert ways(program)[0] == wanted
     assert any(reason in line for line in program.lines() if "PyTorch: " in line)
     if run is not router:
-        require_same(program, run, given)
+        require_same_memory(program, run, given)
 
 
 # -- what is refused -------------------------------------------------------------------------------
