@@ -220,8 +220,8 @@ def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
     if is_positional(results):
         raise RecipeError(f"{portion.name} returns positions or a mask", "kernels make numbers")
     program.results.extend(results)
-    own = dict(zip(names, program.inputs, strict=True)) if portion.one_dim else {}
-    lowered = _lowered(program, shared_dims(own, dynamic))
+    tensors = dict(zip(names, program.inputs, strict=True)) if portion.one_dim else {}
+    lowered = _lowered(program, shared_dims(tensors, dynamic))
     for made, node in zip(results, portion.results, strict=True):
         shape = tuple(node.meta["val"].shape) or (1,)
         if tuple(made.dims) != shape:

@@ -132,7 +132,8 @@ def is_light(part: Part) -> bool:
     if part.kind is not Kind.CHAIN or not apart or any(map(reduces, part.computing)):
         return False
     try:
-        return part.recipe("part").strided
+        made = part.recipe("part")
+        return made.strided and not made.wide
     except (GraphError, RecipeError):
         return False
 

@@ -193,7 +193,7 @@ def _copies(
     """Return what a kernel copies as it is where a call writes it, if one does."""
     (call,) = parts[at].nodes
     copy = trace.copies.get(call)
-    if not any(copy in p.results for p in parts[:at]):
+    if copy is None or not any(copy in p.results for p in parts[:at]):
         return {}
     to, value = access.table if access else call.args[0], copy.all_input_nodes[0]
     ends = [to, access.index] if access else [to]

@@ -264,14 +264,12 @@ class _Lowering:
 
         Stores that are one pass of all threads read what they take once.
         """
-        read = list[str]()
+        one_pass = not self.tiles and is_one_pass(self.body)
         for node in self.body.inputs:
             if not node.out.type.dims or self.is_position(node.name) or node.name in self.tiles:
                 continue
-            if node.loop_cut or len(self.readers(node.name)) > 1:
-                read.append(node.name)
-        for name in read if self.tiles or not is_one_pass(self.body) else ():
-            self.tile(name)
+            if node.loop_cut or (not one_pass and len(self.readers(node.name)) > 1):
+                self.tile(node.name)
 
     def is_position(self, name: str) -> bool:
         """Say whether an input numbers a dim, so that nothing is read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -71,7 +71,7 @@ def _nothing() -> Iterator[None]:
 
 @contextmanager
 def _taking(
-    f: Formulas, own: Pass, stores: Sequence[Store], more: Mapping[str, str]
+    f: Formulas, own: Pass, stores: Sequence[Store], more: dict[str, str]
 ) -> Iterator[Place]:
     """Open a loop of all threads over vectors that reads some of them before it uses one.
 
