@@ -19,7 +19,7 @@ inline LaunchArgs program_args(const ProgramShape& shape, void* const* tensors,
   args.constant_weights = constant_weights;
   for (int i = 0; i < shape.inputs; ++i) {
     args.inputs[i] = tensors[i];
-    args.row_strides[i] = shape.ranks[i] > 1 ? strides[shape.ranks[i] - 2] : 0;
+    args.row_strides[i] = strides[shape.ranks[i] > 1 ? shape.ranks[i] - 2 : 0];
     strides += shape.ranks[i];
   }
   for (int i = 0; i < shape.results; ++i) args.outputs[i] = tensors[shape.inputs + i];

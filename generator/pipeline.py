@@ -287,7 +287,8 @@ def _recorded(request: Request, choice: Choice, candidates: Candidates) -> Kerne
     if choice.plan is None:
         return KernelRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
     made = choice.plan.record(about, with_threads(graph), request.catalogs)
-    return replace(made, stacked=recipe.stacked, strided=recipe.strided)
+    own = {"stacked": recipe.stacked, "strided": recipe.strided, "broadcast": recipe.broadcast}
+    return replace(made, **own)
 
 
 def proof_cases(record: KernelRecord) -> list[Case]:

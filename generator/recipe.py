@@ -94,6 +94,7 @@ class Recipe:
     in memory: only schedules that take any strides serve then; so do tensors that are `indexed`.
     Of several programs that share nothing but inputs, and that one launch is to run, `independent`
     says how many results each has.
+    `broadcast` names vectors that calls give as one element, with a stride of 0.
     """
 
     inputs: Mapping[str, str]
@@ -111,6 +112,7 @@ class Recipe:
     strided: bool = False
     indexed: tuple[Indexed, ...] = ()
     independent: tuple[int, ...] = ()
+    broadcast: tuple[str, ...] = ()
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
     name: str = ""
     program: Program = _no_program

@@ -106,6 +106,17 @@ class ProgramKernel:
             for made, there in zip(wanted, into or [None] * len(wanted), strict=True)
         ]
 
+    def side_by_side(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return tensors as fast schedules take them: copies of those that lie otherwise.
+
+        Vectors that are read by their strides stay as they are: one element may stand for all.
+        """
+        wanted, counted = self.signature["tensors"], self.signature["dynamic"][:1]
+        return [
+            t if t is None or w.get("broadcast") else _rows(t, apart=[*w["dims"][:-1]] == counted)
+            for t, w in zip(given, wanted, strict=True)
+        ]
+
     def run(
         self,
         given: Sequence[Tensor | None],
@@ -123,11 +134,7 @@ class ProgramKernel:
                 t if _is_row(t) else torch.empty_like(t, memory_format=torch.contiguous_format)
                 for t in made
             ]
-            wanted, counted = self.signature["tensors"], self.signature["dynamic"][:1]
-            given = [
-                None if t is None else _rows(t, apart=[*w["dims"][:-1]] == counted)
-                for t, w in zip(given, wanted, strict=True)
-            ]
+            given = self.side_by_side(given)
         tensors = [*given, *made]
         ranks = [len(t["dims"]) for t in self.signature["tensors"]] + [t.dim() for t in made]
         strides = [

@@ -159,4 +159,10 @@ __device__ float load_row(const T* tensor, OutputTile tile, Element e) {
   return tensor == nullptr ? 0.0f : static_cast<float>(tensor[tile.first_row + e.row]);
 }
 
+// The same of a vector that has a stride: 0 for one element that all rows share.
+template <class T>
+__device__ float load_row(const T* tensor, int64_t stride, OutputTile tile, Element e) {
+  return tensor == nullptr ? 0.0f : static_cast<float>(tensor[(tile.first_row + e.row) * stride]);
+}
+
 }  // namespace mirage::tile

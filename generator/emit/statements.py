@@ -213,11 +213,12 @@ def per_element(writer: Writer, statements: Sequence[Statement], program: TilePr
 def _read(s: Statement, program: TileProgram) -> str:
     """Return the beginning of the call that reads an element of an input, or a token's number."""
     (name,) = s.args
+    operand = next((o for o in program.inputs if o.name == name), None)
+    stride = f"args.row_strides[{operand.index}]" if operand else ""
     if s.layout is Layout.ROW_SUMS:
-        return f"load_row({name}, out_tile"
+        return f"load_row({name}, {f'{stride}, ' if operand and operand.broadcast else ''}out_tile"
     if s.layout is Layout.ACCUM:
-        index = next(o.index for o in program.inputs if o.name == name)
-        return f"load_element({name}, args.row_strides[{index}], out_tile"
+        return f"load_element({name}, {stride}, out_tile"
     if s.layout is Layout.TOKEN_SUMS and name in {k.out for k in program.statistics}:
         return f"token_value({name}"
     raise PlanError(f"{s.out}: the epilogue reads no {s.layout.value} values yet")

@@ -17,7 +17,7 @@ from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.steps import MOST_CENTRED
-from mirage_kernels.generator.partition.pieces import is_join, shape_of
+from mirage_kernels.generator.partition.pieces import is_join, is_turned, shape_of
 from mirage_kernels.generator.partition.products import (
     ATTENTION,
     PRODUCTS,
@@ -186,9 +186,11 @@ class Grouping:
 
     def _ended(self, node: Node, group: Group) -> bool:
         """Say whether a group stores what a node takes of it: a sum has no second result."""
-        taken = [a for a in map(self.seen, node.all_input_nodes) if self.of.get(a) is group]
-        sums = group.reductions > 0 or group.kind is not Kind.CHAIN
-        return sums and any(self._stored(a) for a in taken)
+        own = [a for a in node.all_input_nodes if self.of.get(self.seen(a)) is group]
+        if group.kind is Kind.CHAIN and not group.reductions:
+            return False
+        turned = group.kind is Kind.CHAIN and any(is_turned(a, node) for a in own)
+        return turned or any(self._stored(self.seen(a)) for a in own)
 
     def _stored(self, node: Node) -> bool:
         """Say whether the function returns a value, or PyTorch takes it."""

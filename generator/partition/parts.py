@@ -125,7 +125,10 @@ class Part:
         ]
         run = self.reference()
         made = portions_recipe(name, run, portions, dynamic, rows=extents, is_part=True)
-        return replace(made, independent=tuple(len(m.results) for m in self.members))
+        ones = (names[n] for n in self.inputs if self.is_one(n))
+        broadcast = tuple(n for n in ones if n in made.inputs)
+        counts = tuple(len(m.results) for m in self.members)
+        return replace(made, independent=counts, broadcast=broadcast)
 
     def stored(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
         """Return the extents of an input that lies side by side: one that a kernel stored.

@@ -62,6 +62,20 @@ def shape_of(node: Node) -> tuple[int, ...]:
     return tuple(map(int, node.meta["val"].shape))
 
 
+def is_turned(value: Node, by: Node) -> bool:
+    """Say whether a node spreads a value along a dim in front of those that the value has.
+
+    Tiles that store such a result well do not sum up well: sums want few whole rows, the result
+    runs along them.
+    """
+    if any(isinstance(n.meta["val"], tuple | list) for n in (value, by)):
+        return False
+    made, own = shape_of(by), shape_of(value)
+    own = (1,) * (len(made) - len(own)) + own
+    kept = next((i for i, n in enumerate(own) if n != 1), 0)
+    return any(n != 1 for n in made[:kept])
+
+
 def is_cat(node: Node) -> bool:
     """Say whether a node joins tensors of its own type and number of dims."""
     if operator_of(node) != "cat" or node.op != "call_function":

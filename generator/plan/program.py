@@ -153,6 +153,7 @@ class Operand:
     type: TensorType
     optional: bool = False  # a call may leave it out: zeros
     stacked: bool = False  # a call gives stacks of it, and which slice each token has
+    broadcast: bool = False  # a vector that the epilogue alone reads, by its stride: it may be 0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import plan_of
 from mirage_kernels.generator.schedules.general import GeneralRoles
+from mirage_kernels.generator.schedules.streaming import broadcast_inputs
 from mirage_kernels.generator.tiles.launch import Launcher, quoted
 
 
@@ -74,7 +75,8 @@ def program_entry(record: KernelRecord) -> str:
         raise PlanError(f"{record.recipe} {record.stem} is called through an op of the library")
     about = {"name": record.recipe, "arch": record.arch, "layout": "rows"}
     symbol = f"{record.recipe}_{record.stem}"
-    launcher = Launcher(record.graph, (), "", symbol, record.storage, about)
+    strided = broadcast_inputs(record)
+    launcher = Launcher(record.graph, (), "", symbol, record.storage, about, broadcast=strided)
     results = len(record.graph.outputs)
     ranks = [len(v.type.dims) for v in launcher.tensors[:-results]]
     shape = f"{len(ranks)}, {results}, {len(launcher.dynamic)}, {len(launcher.scalars)}"

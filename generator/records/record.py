@@ -86,6 +86,7 @@ class KernelRecord(About):
     max_tokens: int = 0  # above it the library runs PyTorch's own program; 0: never
     stacked: tuple[str, ...] = ()  # weights that may be slices of stacks, by token
     strided: bool = False  # tensors lie apart in memory, all strides are of the call
+    broadcast: tuple[str, ...] = ()  # vectors that calls give as one element, with a stride of 0
     no_plan: str = ""  # why there is no kernel
 
     @property
@@ -119,6 +120,7 @@ class KernelRecord(About):
             **plan,
             **({"stacked": list(self.stacked)} if self.stacked else {}),
             **({"strided": True} if self.strided else {}),
+            **({"broadcast": list(self.broadcast)} if self.broadcast else {}),
             **({"indexed": to_data(self.indexed)} if self.indexed else {}),
             "search": to_data(self.search),
             "proof": self.proof.to_json(),
@@ -168,6 +170,7 @@ def _read(data: dict[str, Json]) -> KernelRecord:
         max_tokens=from_data(int, data["max_tokens"]),
         stacked=from_data(tuple[str, ...], data.get("stacked", [])),
         strided=from_data(bool, data.get("strided", False)),
+        broadcast=from_data(tuple[str, ...], data.get("broadcast", [])),
     )
 
 

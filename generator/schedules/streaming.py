@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from mirage_kernels.generator.emit.cuda import Entry, KernelSource, Part, recipe
 from mirage_kernels.generator.emit.statements import statics
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import Layout, Roles, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.records.headers import kernel_header
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan, require_room
 from mirage_kernels.generator.schedules import PARTS, RANKED, prologue
@@ -173,7 +174,28 @@ def kernel_of(record: KernelRecord) -> Kernel:
     program = tile_program(record.recipe, record.graph, record.arch)
     if any(producers_of(v.knobs) for v in record.variants):
         program = with_producer_blocks(program, target(record.arch))
+    strided = broadcast_inputs(record)
+    inputs = tuple(replace(o, broadcast=o.name in strided) for o in program.inputs)
+    program = replace(program, inputs=inputs)
     return Kernel(program, record.variants, record.storage, kernel_header(record, program))
+
+
+def broadcast_inputs(record: KernelRecord) -> tuple[str, ...]:
+    """Return the vectors whose strides a record's kernels take: those that epilogues alone read.
+
+    Where something else reads a vector of one element, a call copies it to a whole one.
+    """
+    if not record.broadcast:
+        return ()
+    program = tile_program(record.recipe, record.graph, record.arch)
+    if not program.loop or program.lines or any(producers_of(v.knobs) for v in record.variants):
+        return ()
+    stages = (stage.statements for stage in program.stages)
+    others = chain(program.loop, program.reductions, program.fetches, program.products, *stages)
+    taken = {a for s in others for a in s.args}
+    read = [s for s in program.epilogue if s.do is Do.READ and s.layout is Layout.ROW_SUMS]
+    names = {a for s in read for a in s.args} - taken
+    return tuple(n for n in record.broadcast if n in names)
 
 
 def stacked_kernel(record: KernelRecord) -> Kernel | None:

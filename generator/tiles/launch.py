@@ -69,6 +69,7 @@ class Launcher:
     about: Mapping[str, str]  # recipe and architecture
     strided: bool = False  # tensors lie apart in memory, all strides are of the call
     indexed: tuple[Indexed, ...] = ()  # tensors that are addressed by an index tensor
+    broadcast: tuple[str, ...] = ()  # vectors whose strides fast schedules take
 
     @cached_property
     def by_name(self) -> dict[str, Indexed]:
@@ -153,7 +154,9 @@ class Launcher:
                 "dynamic": self.dynamic,
                 "inputs": [n.name for n in self.graph.inputs],
                 "tensors": [
-                    {**told(v), "optional": v.name in optional} for v in self.tensors[:-results]
+                    {**told(v), "optional": v.name in optional}
+                    | ({"broadcast": True} if v.name in self.broadcast else {})
+                    for v in self.tensors[:-results]
                 ]
                 + indices,
                 "scalars": [{"name": v.name, "dtype": v.type.dtype.value} for v in self.scalars],

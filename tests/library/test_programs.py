@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,6 +58,19 @@ def test_results_that_are_written_in_place_take_no_memory(scaled: Path) -> None:
     x, cache = (torch.empty(n, 4, dtype=torch.bfloat16, device="meta") for n in (3, 50))
     assert kernel.results([x], [cache])[0] is cache
     assert kernel.results([x], [None])[0].shape == (3, 4)
+
+
+def test_vectors_that_are_read_by_their_stride_are_not_copied(scaled: Path) -> None:
+    mirage_kernels.load(scaled)
+    (kernel,) = mirage_kernels.program("scaled").kernels
+    told = [{"name": n, "dims": ["N"]} for n in "ab"]
+    told[1] |= {"broadcast": True}
+    kernel = replace(kernel, signature=kernel.signature | {"tensors": told})
+    one = torch.ones(1).expand(4)
+    copied, kept = kernel.side_by_side([one, one])
+    assert copied is not None
+    assert copied.is_contiguous()
+    assert kept is one
 
 
 def test_results_have_the_extents_of_inputs_under_torch_compile(scaled: Path) -> None:

@@ -248,6 +248,31 @@ def test_values_of_fp32_are_inputs_of_fp32() -> None:
     assert [t.split(":")[1:] for t in own.request.recipe.inputs.values()] == [["fp32"]]
 
 
+def test_sums_that_a_result_runs_along_are_stored_in_front_of_it() -> None:
+    def spread(x: Tensor, s: Tensor) -> Tensor:
+        return x.amax(dim=1) + s
+
+    program = cut(spread, ["x"], x=(4, 256), s=(80, 1))
+    assert ways(program) == [["amax", "add"]]
+    require_same(program, spread, x=drawn(3, 256), s=drawn(80, 1))
+
+
+def test_sums_that_go_to_their_own_rows_stay_in_their_kernel() -> None:
+    def added(x: Tensor, y: Tensor) -> Tensor:
+        return x.amax(dim=1, keepdim=True) + y
+
+    program = cut(added, ["x", "y"], x=(4, 256), y=(4, 80))
+    assert ways(program) == [["amax, add"]]
+
+
+def test_an_input_of_one_element_is_broadcast() -> None:
+    def scaled(x: Tensor, s: Tensor) -> Tensor:
+        return torch.softmax(x, dim=1) * s
+
+    (own,) = cut(scaled, ["x"], x=(4, 256), s=(1,)).results
+    assert own.request.recipe.broadcast == ("s",)
+
+
 def test_only_inputs_that_a_program_keeps_are_read_early_as_weights() -> None:
     def chained(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
         return torch.softmax(torch.softmax(x @ w, -1) @ (v @ v).relu(), -1)

@@ -21,7 +21,7 @@ from mirage_kernels.generator.schedules.general import (
 from mirage_kernels.generator.schedules.general.products import with_products
 from mirage_kernels.generator.target import Target
 
-MOST = 4  # ways to cut a program that are looked at
+MOST = 6  # ways to cut a program that are looked at: some may turn out to be inaccurate
 One = TypeVar("One")
 
 

@@ -29,6 +29,7 @@ LATENCY_US = 1.2  # from a copy's start to its end under load
 COPIED_PER_US = 6.0e4  # bytes that one multiprocessor takes at most
 BLOCK_US, BARRIER_US = 2.0, 0.1  # start and end of a block; a barrier of a step
 MEETING_US = 0.7  # of a cluster's blocks, between its first barrier and its last: a lead
+CLUSTER_US = 1.0  # start of a cluster and its two barriers: sums of a row of 8192 on an H100
 CLUSTERED = 0.9  # of the multiprocessors where clusters find room for all of their blocks
 PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
 ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
@@ -91,7 +92,9 @@ def _kernel(
     fetched = work.loaded * _fetched(made)
     cache = work.blocks * fetched / on.l2_bytes_per_us
     # Of the busiest multiprocessor: blocks at once, and how often.
-    places = on.multiprocessors * (CLUSTERED if made.statements[Phase.JOINED] else 1.0)
+    clustered = bool(made.statements[Phase.JOINED])
+    places = on.multiprocessors * (CLUSTERED if clustered else 1.0)
+    around = BLOCK_US + (CLUSTER_US if clustered else 0.0)
     together = min(resident, ceil(work.blocks / places))
     rounds = ceil(work.blocks / (places * together))
     steps, loaded = work.steps, together * fetched / work.steps
@@ -111,7 +114,7 @@ def _kernel(
     if held_dims(made.body):  # one after the other, in turn where blocks follow each other
         parts = [*_reading_us(made, together), max(computing, issuing), _meeting_us(made)]
         step = max(parts) + (sum(parts) - max(parts)) / (together if rounds > 1 else 1)
-    times = (memory, cache, rounds * (BLOCK_US + steps * step))
+    times = (memory, cache, rounds * (around + steps * step))
     return float(sum(t**SHARPNESS for t in times) ** (1 / SHARPNESS))
 
 

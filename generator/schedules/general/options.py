@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mirage_kernels.generator.ir import Axis, Graph, Space, held_dims
+from mirage_kernels.generator.ir import Axis, Graph, Kind, Space, held_dims, ops_of_kind
 from mirage_kernels.generator.ir.ops import COMBINES
 from mirage_kernels.generator.meaning.cost import contiguous_dims
 
@@ -14,17 +14,14 @@ STAGES = (2, 3, 4, 5, 6)
 LEAST_OF_PRODUCT = 8  # elements of a tile along its dims: fewer are computed as so many
 LEAST_PART = 64  # elements of a sum's part along a contiguous dim
 GRID_TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+WIDE_TILES = (512, 1024, 2048, 4096, 8192)  # of a dim along which blocks sum up the same
 ROWS = (1, 2, 4, 8)  # of a dim that is summed along and contiguous in no tensor, besides
 LOOP_TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 MOST_BLOCKS = 8  # of a cluster, on all architectures that have them
-CLUSTERS = (
-    1,
-    2,
-    4,
-    6,
-    MOST_BLOCKS,
-)  # that hold a row; six may leave fewer processors idle
+CLUSTERS = (1, 2, 4, 6, MOST_BLOCKS)  # that hold a row; six may leave fewer processors idle
 PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512, LONG)  # over 8: another kernel adds them
+
+_SUMS = ops_of_kind(Kind.REDUCE, Kind.STABILISER)
 
 
 def combines(graph: Graph, space: Space) -> bool:
@@ -36,14 +33,15 @@ def combines(graph: Graph, space: Space) -> bool:
 def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Return the values of every knob that are tried, by name; tile sizes by `Axis.tile_key`."""
     found: dict[str, tuple[int, ...]] = {}
-    of_products, along, held = _product_dims(graph), set[str](), set[str]()
+    of_products, again = _product_dims(graph), _summed_again(graph)
+    along, held = set[str](), set[str]()
     for kernel in graph.blocks:
         assert kernel.body is not None
         along |= contiguous_dims(kernel.body)
         held |= held_dims(kernel.body)
     for space in graph.spaces:
         for axis in space.axes:
-            options = _tiles(axis, space.loop, sizes[axis.dim])
+            options = _tiles(axis, space.loop, sizes[axis.dim], wide=axis.dim in again)
             if axis.reduced and axis.dim in held:
                 options = tuple(sorted({_part(sizes[axis.dim], n) for n in CLUSTERS}))
             elif axis.reduced and not combines(graph, space):
@@ -80,9 +78,25 @@ def _part(size: int, blocks: int) -> int:
     return max(LEAST_PART, -(-size // blocks // LEAST_PART) * LEAST_PART)
 
 
-def _tiles(axis: Axis, loop: Axis | None, size: int) -> tuple[int, ...]:
+def _summed_again(graph: Graph) -> set[str]:
+    """Return the dims whose blocks each sum up an input that the dim does not cut.
+
+    The fewer blocks there are along such a dim, the less often the input is read.
+    """
+    found = set[str]()
+    for body in (k.body for k in graph.blocks if k.body):
+        assert body.space is not None
+        sums = {n.over for n in body.nodes if n.op in _SUMS}
+        for node in body.inputs:
+            whole = {d for d in node.out.type.names if d in sums}
+            cuts = zip(body.space.grid, node.cuts, strict=False)
+            found |= {axis.dim for axis, cut in cuts if whole and cut is None}
+    return found - _product_dims(graph)
+
+
+def _tiles(axis: Axis, loop: Axis | None, size: int, *, wide: bool) -> tuple[int, ...]:
     if axis.reduced:
         return tuple(sorted({_part(size, n) for n in (1, 2, 4, MOST_BLOCKS)}))
-    wanted = LOOP_TILES if axis is loop else GRID_TILES
+    wanted = LOOP_TILES if axis is loop else (*GRID_TILES, *(WIDE_TILES if wide else ()))
     whole = next((t for t in wanted if t >= size), wanted[-1])
     return tuple(t for t in wanted if t <= whole)
