@@ -287,8 +287,8 @@ def _recorded(request: Request, choice: Choice, candidates: Candidates) -> Kerne
     if choice.plan is None:
         return KernelRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
     made = choice.plan.record(about, with_threads(graph), request.catalogs)
-    own = {"stacked": recipe.stacked, "strided": recipe.strided, "broadcast": recipe.broadcast}
-    return replace(made, **own)
+    made = replace(made, stacked=recipe.stacked, strided=recipe.strided)
+    return replace(made, broadcast=recipe.broadcast)
 
 
 def proof_cases(record: KernelRecord) -> list[Case]:

@@ -79,19 +79,19 @@ def _part(size: int, blocks: int) -> int:
 
 
 def _summed_again(graph: Graph) -> set[str]:
-    """Return the dims whose blocks each sum up an input that the dim does not cut.
+    """Return the static dims whose blocks each sum up an input that the dim does not cut.
 
     The fewer blocks there are along such a dim, the less often the input is read.
     """
     found = set[str]()
     for body in (k.body for k in graph.blocks if k.body):
-        assert body.space is not None
+        grid = body.space.grid if body.space else ()
         sums = {n.over for n in body.nodes if n.op in _SUMS}
-        for node in body.inputs:
-            whole = {d for d in node.out.type.names if d in sums}
-            cuts = zip(body.space.grid, node.cuts, strict=False)
-            found |= {axis.dim for axis, cut in cuts if whole and cut is None}
-    return found - _product_dims(graph)
+        for node in (n for n in body.inputs if sums & {*n.out.type.names}):
+            cuts = zip(grid, node.cuts, strict=False)
+            found |= {axis.dim for axis, cut in cuts if cut is None}
+    dynamic = {d.name for v in graph.values.values() for d in v.type.dims if d.dynamic}
+    return found - dynamic - _product_dims(graph)
 
 
 def _tiles(axis: Axis, loop: Axis | None, size: int, *, wide: bool) -> tuple[int, ...]:
