@@ -12,6 +12,7 @@ from cutting import cut, drawn, ways
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.partition.program import Program
 from mirage_kernels.program_steps import SteppedProgram
 
@@ -107,3 +108,20 @@ def test_what_would_come_too_early_is_copied(name: str) -> None:
     program = cut(run, [], **shapes)
     assert "[copy]" in ways(program)[0]
     require_same_inputs(program, run, **{n: drawn(*s) for n, s in shapes.items()})
+
+
+def test_an_elementwise_operator_on_an_input_writes_it() -> None:
+    def doubled(x: Tensor, y: Tensor) -> Tensor:
+        return torch.tanh(x.mul_(2) + y)
+
+    program = cut(doubled, ["x", "y"], x=(5, 16), y=(5, 16))
+    assert ways(program)[0][0] == "[mul]"
+    require_same_inputs(program, doubled, x=drawn(5, 16), y=drawn(5, 16))
+
+
+def test_a_function_without_results_is_refused_in_a_sentence() -> None:
+    def nothing(x: Tensor, cache: Tensor) -> None:
+        cache.copy_(torch.tanh(x))
+
+    with pytest.raises(RecipeError, match="returns something else than tensors"):
+        cut(nothing, ["x", "cache"], x=(5, 16), cache=(5, 16))
