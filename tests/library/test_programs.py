@@ -164,6 +164,23 @@ def example_inputs(): return heads | {"seen": torch.empty(B, L, dtype=torch.bool
 """
 
 
+STATE = """
+import torch
+B, H, D = 3, 4, 64
+def turned(x, freqs):
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * freqs).flatten(-2).type_as(x)
+def stepped(x, freqs, A, S):
+    S.copy_(S * torch.exp(A) + turned(x, freqs).float())
+    return S.sum(-1).to(x.dtype)
+f = torch.float32
+example_inputs = {"x": torch.empty(B, H, D, dtype=torch.bfloat16, device="meta"),
+    "freqs": torch.empty(B, 1, D // 2, dtype=torch.complex64, device="meta"),
+    "A": torch.empty(B, H, 1, dtype=f, device="meta"),
+    "S": torch.empty(B, H, D, dtype=f, device="meta")}
+"""
+
+
 def generated(folder: Path, text: str, name: str) -> Path:
     """Generate and compile the kernels of a PyTorch function."""
     from mirage_kernels.generator.cli import main
@@ -186,6 +203,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The kernels of attention with a mask that is an input."""
     return generated(tmp_path_factory.mktemp("masked"), MASKED, "masked")
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels of a rotation of pairs, and of a state in fp32 that is written in place."""
+    return generated(tmp_path_factory.mktemp("stepped"), STATE, "stepped")
 
 
 def test_a_function_s_kernel_is_compiled_and_loads(made: Path) -> None:
@@ -223,3 +246,22 @@ def test_hidden_keys_have_no_weight(masked: Path, first: int) -> None:
     exact = torch.softmax(scores, -1) @ v.double()
     found = mirage_kernels.program("masked")(q, k, v, seen)
     assert ((found.double() - exact).norm() / exact.norm()) < 1e-2
+
+
+def test_a_program_is_called_by_the_function_s_own_names(stepped: Path) -> None:
+    assert mirage_kernels.load(stepped) == ["stepped"]
+    assert mirage_kernels.program("stepped").inputs == ("x", "freqs", "A", "S")
+
+
+@pytest.mark.gpu
+def test_pairs_are_turned_and_a_state_stays_in_fp32(stepped: Path) -> None:
+    mirage_kernels.load(stepped)
+    x, angles = torch.randn(3, 4, 64).cuda().bfloat16(), torch.randn(3, 1, 32).cuda()
+    decay, state = torch.rand(3, 4, 1).cuda() * 0.5, torch.randn(3, 4, 64).cuda() * 1000
+    freqs = torch.polar(torch.ones_like(angles), angles)
+    pairs = torch.view_as_complex(x.double().reshape(3, 4, 32, 2)) * freqs.to(torch.complex128)
+    turned = torch.view_as_real(pairs).flatten(-2).bfloat16().double()
+    exact = state.double() * torch.exp(decay.double()) + turned
+    found = mirage_kernels.program("stepped")(x=x, freqs=freqs, A=decay, S=state)
+    assert ((state.double() - exact).norm() / exact.norm()) < 1e-5
+    assert ((found.double() - exact.sum(-1)).norm() / exact.sum(-1).norm()) < 1e-2
