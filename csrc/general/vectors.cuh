@@ -119,50 +119,83 @@ __device__ Vector<T, kWidth> read_within(const T* from, int64_t stride, int64_t 
   return made;
 }
 
-// A vector of a row that begins anywhere: the two aligned words of 16 bytes that hold it, and how
-// many bytes it is shifted in them. Behind the end of its row is what lies there.
+// A vector of a row that begins anywhere: the aligned words that hold it, as memory has them.
 template <class T, int kWidth>
 struct Uneven {
-  static_assert(sizeof(T) == 2 && sizeof(T) * kWidth == 16);
-  Vector<T, kWidth> words[2];
-  int shift;
+  static constexpr int kBytes = sizeof(T) * kWidth, kEach = kBytes < 16 ? kBytes : 16;  // a word
+  static constexpr int kParts = (kBytes + kEach) / 4;  // of 4 bytes, of one word more than needed
+  uint32_t of[kParts];
+  uint32_t first;  // bytes of the words that lie before the elements
+  int left;        // elements that are within the tensor's extents
 };
 
-// Such a vector within a row; `end`: of the tensor. Words that reach beyond it are not read.
+// Such a vector within a row; `end`: of the tensor. Words that hold nothing of it are not read, nor
+// words that reach beyond the end: what lies in those is read one by one.
 template <int kWidth, bool kAligned, class T>
 __device__ Uneven<T, kWidth> read_uneven(const T* from, int64_t stride, int64_t left,
                                          const void* end) {
-  Uneven<T, kWidth> made{};
+  using Made = Uneven<T, kWidth>;
+  static_assert(Made::kBytes >= 4 && (sizeof(T) == 2 || sizeof(T) == 4));
+  constexpr int kEach = Made::kEach, kEachParts = kEach / 4;
+  Made made;
+  made.first = 0, made.left = static_cast<int>(left);
   if constexpr (kAligned) {
-    const auto at = reinterpret_cast<uintptr_t>(from), low = at & ~uintptr_t{15};
-    const bool whole = left > 0 && low + 32 <= reinterpret_cast<uintptr_t>(end);
-    made.words[0] = read_if<kWidth>(reinterpret_cast<const T*>(low), whole);
-    made.words[1] = read_if<kWidth>(reinterpret_cast<const T*>(low) + kWidth, whole);
-    made.shift = static_cast<int>(at & 15);
-    if (left <= 0 || whole) return made;
-    made.shift = 0;
-  }
+    const int count = left < kWidth ? static_cast<int>(left) : kWidth;
+    const auto last = reinterpret_cast<uintptr_t>(from + count) + 15 & ~uintptr_t{15};
+    const bool whole = left <= 0 || last <= reinterpret_cast<uintptr_t>(end);
+    made.first = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % kEach);
+    const uint32_t bytes = whole && left > 0 ? made.first + count * uint32_t(sizeof(T)) : 0;
+    const auto at =
+        reinterpret_cast<const uint32_t*>(reinterpret_cast<uintptr_t>(from) - made.first);
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i)
-    made.words[0].of[i] = read_if<1>(from + i * stride, i < left).of[0];
+    for (int i = 0; i < Made::kParts; i += kEachParts) {
+      const auto word = read_if<kEachParts>(at + i, 4 * i < bytes);
+#pragma unroll
+      for (int j = 0; j < kEachParts; ++j) made.of[i + j] = word.of[j];
+    }
+    if (whole) return made;
+    made.first = 0;
+  }
+  constexpr int kIn = 4 / sizeof(T);
+#pragma unroll
+  for (int i = 0; i < kWidth / kIn; ++i) {
+    union {
+      T elements[kIn];
+      uint32_t part;
+    } both;
+#pragma unroll
+    for (int j = 0; j < kIn; ++j) {
+      const int e = i * kIn + j;
+      both.elements[j] = read_if<1>(from + e * stride, e < left).of[0];
+    }
+    made.of[i] = both.part;
+  }
   return made;
 }
 
+// The elements, shifted out of their words, zeros beyond the tensor's extents.
 template <class T, int kWidth>
-__device__ Vector<T, kWidth> shifted(const Uneven<T, kWidth>& from) {
-  const auto& words = reinterpret_cast<const uint32_t(&)[8]>(from.words);
-  uint32_t by_eight[6], by_four[5];
+__device__ Vector<T, kWidth> shifted(const Uneven<T, kWidth>& words) {
+  using Given = Uneven<T, kWidth>;
   union {
-    uint32_t words[4];
+    uint32_t of[Given::kParts];
     Vector<T, kWidth> vector;
   } made;
 #pragma unroll
-  for (int i = 0; i < 6; ++i) by_eight[i] = from.shift & 8 ? words[i + 2] : words[i];
+  for (int i = 0; i < Given::kParts; ++i) made.of[i] = words.of[i];
 #pragma unroll
-  for (int i = 0; i < 5; ++i) by_four[i] = from.shift & 4 ? by_eight[i + 1] : by_eight[i];
+  for (int far = 2; far > 0; far /= 2)
+    if (4 * far < Given::kEach)
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    made.words[i] = __funnelshift_r(by_four[i], by_four[i + 1], (from.shift & 2) * 8);
+      for (int i = 0; i + far < Given::kParts; ++i)
+        made.of[i] = words.first & 4 * far ? made.of[i + far] : made.of[i];
+  if constexpr (sizeof(T) == 2)
+#pragma unroll
+    for (int i = 0; i < Given::kBytes / 4; ++i)
+      made.of[i] = __funnelshift_r(made.of[i], made.of[i + 1], 8 * words.first % 32);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i)
+    if (i >= words.left) made.vector.of[i] = T(0.0f);
   return made.vector;
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
@@ -30,7 +31,7 @@ from mirage_kernels.generator.tiles.program import (
 )
 from mirage_kernels.generator.tiles.reductions import write_reduction
 from mirage_kernels.generator.tiles.stores import in_passes, write_stores
-from mirage_kernels.generator.tiles.vectors import WIDTHS, is_shifted, widest
+from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
 
 
 class KernelWriter:
@@ -279,6 +280,8 @@ class KernelWriter:
     def _load(self, s: Load) -> None:
         f, tile = self.formulas, self.program.tiles[s.value]
         name = f"({self._stage(tile)})" if s.value in self.staged else s.value
+        if is_shifted(self.program, s.value):
+            return self._load_uneven(s, name)
         with self._vectors(tile, s.value) as place:
             beside = f.in_tensor(s.value, place, "const auto* from")
             to = f"{name} + {f.in_tile(tile, place.at)}"
@@ -286,6 +289,23 @@ class KernelWriter:
             whole = alike and place.width * tile.dtype.bytes == VECTOR_BYTES
             load = "load_vector" if whole else "load_elements"
             self.writer.line(f"{load}<{place.width}, {beside}>({to}, from, stride, left);")
+        return None
+
+    def _load_uneven(self, s: Load, name: str) -> None:
+        """Write a load of rows that begin anywhere: threads read several vectors, then put them."""
+        w, f, tile = self.writer, self.formulas, self.program.tiles[s.value]
+        ctype, width = CTYPES[self.program.type(s.value).dtype], tile_width(self.program, s.value)
+        taken, place = f"Uneven<{ctype}, {width}>", Place({}, tile.dims[-1].name, width)
+        together = max(1, at_once(VECTOR_BYTES) // 2)  # words are twice the registers
+        counts = f"{prod(d.size for d in tile.dims) // width}, {together}"
+        index = "[[maybe_unused]] int i"
+        head = f"each_taken<{taken}, {self.program.threads}, {counts}>("
+        with w.block(f"{head}[&]({index}, {taken}& taken) {{", "},"):
+            here = replace(place, at=f.coordinates(tile.dims, width))
+            w.line(f"taken = {f.read(s.value, here)};")
+        with w.block(f"[&]({index}, const {taken}& taken) {{", "});"):
+            to = f"{name} + {f.in_tile(tile, f.coordinates(tile.dims, width))}"
+            w.line(f"*reinterpret_cast<Vector<{ctype}, {width}>*>({to}) = shifted(taken);")
 
     def _fill(self, s: Fill) -> None:
         w, f, tile = self.writer, self.formulas, self.program.tiles[s.value]

@@ -15,7 +15,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
-from mirage_kernels.generator.tiles.vectors import at_once, has_uneven_rows, widest
+from mirage_kernels.generator.tiles.vectors import at_once, has_uneven_rows, read_dims, widest
 
 CTYPES = {**TYPES, DType.INT32: "int", DType.BOOL: "bool"}
 _ON_NUMBERS = {  # truth values are 1 and 0
@@ -115,7 +115,9 @@ class Formulas:
     def dims_of(self, value: str) -> tuple[Dim, ...]:
         """Return the dims of a value, rounded up as tiles are that have them."""
         p = self.program
-        sizes = {d.name: d for x in p.leaves(value) if x in p.tiles for d in p.tiles[x].dims}
+        leaves = sorted(p.leaves(value), key=lambda x: x in p.tiles)  # what has a tile counts
+        rounded = (x for x in leaves if x in p.tiles or read_dims(p, x) != p.type(x).dims)
+        sizes = {d.name: d for x in rounded for d in read_dims(p, x)}
         return tuple(sizes.get(d.name, d) for d in p.type(value).dims)
 
     def is_uneven(self, value: str, dim: str) -> bool:
@@ -255,14 +257,17 @@ class Formulas:
         """Write what reads vectors of tensors into `taken`."""
         for name in place.taken:
             with self.writer.block("{"):
-                beside = self.in_tensor(name, place, "const auto* from")
-                kinds, given = f"{self.count(name, place)}, {beside}", "from, stride, left"
-                read = f"read_within<{kinds}>({given})"
-                if self._is_shifted(name, place):
-                    read = f"read_uneven<{kinds}>({given}, args.{self.tensor(name)}_end)"
-                self.writer.line(f"taken.{name} = {read};")
+                self.writer.line(f"taken.{name} = {self.read(name, place)};")
         for name in place.rows:
             self.writer.line(f"taken.{name}_row = {self._row(name, place, taken=False)};")
+
+    def read(self, name: str, place: Place) -> str:
+        """Write the pointer to a vector of a tensor, and return what reads it."""
+        beside = self.in_tensor(name, place, "const auto* from")
+        kinds, given = f"{self.count(name, place)}, {beside}", "from, stride, left"
+        if self._is_shifted(name, place):
+            return f"read_uneven<{kinds}>({given}, args.{self.tensor(name)}_end)"
+        return f"read_within<{kinds}>({given})"
 
     def at_once(self, place: Place) -> int:
         """Return how many times a thread takes what it takes before it uses the first."""

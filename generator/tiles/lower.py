@@ -38,6 +38,7 @@ from mirage_kernels.generator.tiles.program import (
     Tile,
     is_one_pass,
 )
+from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row
 
 MASK = DType.FP16  # of truth values in shared memory: 1 and 0
 ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the tensor cores' instruction
@@ -163,6 +164,9 @@ class _Lowering:
             wanted = {node.over: DEPTH, rows[-1].name: ROWS, columns[-1].name: COLUMNS}
             for dim, least in wanted.items():
                 found[dim] = max(found.get(dim, 1), least)
+        for node in self.body.inputs:
+            if row := uneven_row(node.out.type, self.extents):  # whole vectors of it are read
+                found[row] = max(found.get(row, 1), WIDTHS[0])
         return found
 
     def lines(self, node: Node) -> tuple[tuple[Dim, ...], tuple[Dim, ...], bool]:
@@ -178,12 +182,8 @@ class _Lowering:
 
     def rounded(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
         """Return dims as tiles have them."""
-        return tuple(
-            replace(
-                d, size=-(-d.size // self.multiples.get(d.name, 1)) * self.multiples.get(d.name, 1)
-            )
-            for d in dims
-        )
+        pairs = ((d, self.multiples.get(d.name, 1)) for d in dims)
+        return tuple(replace(d, size=-(-d.size // n) * n) for d, n in pairs)
 
     def tile(self, name: str, dims: Sequence[Dim] | None = None, dtype: DType | None = None) -> str:
         """Give a value a tile."""

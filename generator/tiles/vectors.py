@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mirage_kernels.generator.ir import Dim, DType, TensorType
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Reduce
@@ -45,18 +46,20 @@ def widest(program: BlockProgram, values: Sequence[str], along: str = "") -> int
 
 
 def is_shifted(program: BlockProgram, value: str) -> bool:
-    """Say whether a reduction reads vectors of a tensor's uneven rows, each of two aligned words.
+    """Say whether threads read vectors of a tensor's uneven rows, each of two aligned words.
 
     They are shifted into place then: sums over 4096 rows of 4095 take 490 us, element by element
     615 (H200, 2.1 GB).
     """
     names = program.type(value).names
-    if value in program.tiles or not names or not _shifts(program, value, names[-1]):
+    if not names or not _shifts(program, value, names[-1]):
         return False
+    if value in program.tiles:
+        return tile_width(program, value) > 1
     for s in (s for said in program.statements.values() for s in said if isinstance(s, Reduce)):
         values = [v for v in (s.value, s.other) if v]
         leaves = [x for v in values for x in program.leaves(v)]
-        over = next(d for x in leaves for d in program.type(x).dims if d.name == s.over)
+        over = next(d for x in leaves for d in read_dims(program, x) if d.name == s.over)
         _, vector, width = lanes(program, s, values, over)
         if value in leaves and vector == names[-1] and width > 1:
             return True
@@ -66,6 +69,30 @@ def is_shifted(program: BlockProgram, value: str) -> bool:
 def widest_read(program: BlockProgram, value: str) -> int:
     """Return how many elements of a tensor threads read at once, as a reduction or a copy does."""
     return WIDTHS[0] if is_shifted(program, value) else widest(program, [value])
+
+
+def tile_width(program: BlockProgram, value: str) -> int:
+    """Return how many elements of uneven rows are shifted at once on their way to a tile."""
+    row = program.tiles[value].dims[-1].size
+    return next(w for w in WIDTHS if row % w == 0)
+
+
+def read_dims(program: BlockProgram, value: str) -> tuple[Dim, ...]:
+    """Return the dims of a value at hand as threads read it: uneven rows as whole vectors."""
+    if value in program.tiles:
+        return program.tiles[value].dims
+    own = program.type(value)
+    if value not in program.tensors or not uneven_row(own, program.extents):
+        return own.dims
+    size = -(-own.dims[-1].size // WIDTHS[0]) * WIDTHS[0]
+    return (*own.dims[:-1], replace(own.dims[-1], size=size))
+
+
+def uneven_row(tile: TensorType, extents: Mapping[str, Dim]) -> str:
+    """Return the last dim of a tensor if a block takes uneven rows of it whole, else nothing."""
+    whole = TensorType(tuple(extents[d] for d in tile.names), tile.dtype)
+    shifted = whole.dtype.bytes * WIDTHS[0] == VECTOR_BYTES and has_uneven_rows(whole)
+    return tile.names[-1] if shifted and tile.dims[-1].size == whole.dims[-1].size else ""
 
 
 def _shifts(program: BlockProgram, value: str, along: str) -> bool:

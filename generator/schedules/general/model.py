@@ -16,7 +16,7 @@ from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.horizontal import launches
 from mirage_kernels.generator.tiles.lower import DEAR
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram, Reduce
-from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, widest_read
+from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, widest_read
 
 MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
@@ -161,7 +161,7 @@ class _Reads:
             size = prod(d.size for d in type_.dims) * type_.dtype.bytes
             copied = node.name in made.tiles
             issued += (COPY if copied else READ) * size / vector / (1 if node.loop_cut else steps)
-            if copied and vector == VECTOR_BYTES:
+            if copied and vector == VECTOR_BYTES and not is_shifted(made, node.name):
                 under_way += size * (ahead if node.loop_cut else 1)
             else:
                 under_way += min(size, made.threads * at_once(vector) * vector)
