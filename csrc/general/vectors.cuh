@@ -193,6 +193,7 @@ __device__ Vector<T, kWidth> shifted(const Uneven<T, kWidth>& words) {
 #pragma unroll
     for (int i = 0; i < Given::kBytes / 4; ++i)
       made.of[i] = __funnelshift_r(made.of[i], made.of[i + 1], 8 * words.first % 32);
+  if (words.left >= kWidth) return made.vector;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i)
     if (i >= words.left) made.vector.of[i] = T(0.0f);
