@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from mirage_kernels.generator.plan.arranged import ELEMENT, RING, SLICE, SUM, Arranged, Kernels
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
@@ -20,9 +19,10 @@ from mirage_kernels.generator.tiles.machine import (
     Machine,
     Meanings,
     elementwise,
-    gathered,
     grid,
-    scattered,
+    masked_load,
+    masked_store,
+    within,
 )
 from mirage_kernels.generator.tiles.memory import ANY, Array, Memory, Places, TileError
 
@@ -184,11 +184,8 @@ class _Block(Machine[Statement, Array]):
         if name not in self.tensors or {*names} != {*s.type.names}:
             raise TileError(f"{s.out} {s.type} is read of {name}")
         places = [whole[d] for d in names]
-        return gathered(self.tensors[name], places, self.inside(names, whole))
-
-    def inside(self, names: Sequence[str], whole: Index) -> npt.NDArray[np.bool_]:
-        tests = [whole[d] < self.sizes[d] for d in names]
-        return np.asarray(np.logical_and.reduce(np.broadcast_arrays(*tests)))
+        inside = within(whole, {d: self.sizes[d] for d in names})
+        return masked_load(self.tensors[name], places, inside)
 
     # -- statements ------------------------------------------------------------------------------
 
@@ -221,9 +218,9 @@ class _Block(Machine[Statement, Array]):
 
     def store(self, s: Statement) -> None:
         result = self.operands[s.args[1]] if s.args[1:] else self.program.output
-        names = result.type.names
-        places, inside = [self.at[d] for d in names], self.inside(names, self.at)
-        scattered(self.tensors[result.name], places, inside, self.value(s.args[0]))
+        ends = {d: self.sizes[d] for d in result.type.names}
+        places, inside = [self.at[d] for d in ends], within(self.at, ends)
+        masked_store(self.tensors[result.name], places, inside, self.value(s.args[0]))
 
     def summed(self, s: Statement) -> Array | None:
         """Sum along the depth; slices of a step that the depth has ended for add nothing."""

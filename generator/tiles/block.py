@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.ir import Dim
+from mirage_kernels.generator.tiles.machine import Inside, within
 from mirage_kernels.generator.tiles.memory import (
     ANY,
     CELL_BYTES,
@@ -122,11 +123,9 @@ class Block:
                 found = min(found, (self.at[axis.name] + 1) * axis.tile)
         return found
 
-    def within(self, value: str, index: Index, dims: Sequence[str]) -> npt.NDArray[np.bool_]:
+    def within(self, value: str, index: Index, dims: Sequence[str]) -> Inside:
         """Say which places lie within the tensors along dims."""
-        whole = self.whole(value, index)
-        tests = [whole[d] < self.end(value, d) for d in dims]
-        return np.asarray(np.logical_and.reduce(np.broadcast_arrays(True, *tests)))
+        return within(self.whole(value, index), {d: self.end(value, d) for d in dims})
 
 
 def indices(dims: Sequence[Dim]) -> Index:

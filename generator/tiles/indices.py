@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.ir import Indexed
+from mirage_kernels.generator.tiles.machine import masked_load, masked_store
 from mirage_kernels.generator.tiles.memory import Array
 
 Whole = npt.NDArray[np.int64]
@@ -52,7 +53,7 @@ def gathered(
 ) -> Array:
     """Return the tensor that a program takes, zeros where there is no row."""
     inside, at = addressed(own, names, grid(shape, names), given)
-    return np.where(inside, given[0][at], 0.0)
+    return masked_load(given[0], at, inside)
 
 
 def scattered(
@@ -61,7 +62,7 @@ def scattered(
     """Return a tensor in memory with what a program writes."""
     inside, at = addressed(own, names, grid(value.shape, names), given)
     made: Array = given[0].copy()
-    made[tuple(x[inside] for x in at)] = np.broadcast_to(value, inside.shape)[inside]
+    masked_store(made, at, inside, value)
     return made
 
 

@@ -2,7 +2,7 @@
 
 Tiles are flat memory that layouts address, in as many stages as they have. What a statement wrote
 may be read by others behind a barrier only, what a copy brings behind one that waits for copies:
-anything else raises TileError, whatever the numbers are. Memory that nobody wrote is nan.
+anything else, memory that nobody wrote too, raises TileError whatever the numbers are.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from mirage_kernels.generator.tiles.block import Block, Index, indices
 from mirage_kernels.generator.tiles.horizontal import launches
 from mirage_kernels.generator.tiles.indices import addressed
 from mirage_kernels.generator.tiles.machine import (
+    Inside,
     Machine,
     Meanings,
     elementwise,
-    gathered,
     grid,
-    scattered,
+    masked_load,
+    masked_store,
+    within,
 )
-from mirage_kernels.generator.tiles.memory import COPIES, Array, TileError
+from mirage_kernels.generator.tiles.memory import COPIES, Array, Places, TileError
 from mirage_kernels.generator.tiles.program import (
     Add,
     Arrive,
@@ -219,11 +221,19 @@ class _Run(Machine[Statement, None]):
         whole = self.block.whole(name, mine)
         inside = self.block.within(name, mine, names)
         tensor = self.tensors[self.program.tensors[name]]
-        if own := self.program.indexed.get(name):
-            near = {d: np.where(inside, whole[d], 0) for d in names}
-            there, places = addressed(own, names, near, (tensor, self.tensors[own.by]))
-            return gathered(tensor, places, inside & there)
-        return gathered(tensor, [whole[d] for d in names], inside) if names else tensor
+        return masked_load(tensor, *self.located(name, whole, inside)) if names else tensor
+
+    def located(
+        self, name: str, whole: Mapping[str, Places], inside: Inside
+    ) -> tuple[Sequence[Places], Inside]:
+        """Return where elements of a tensor lie in memory, and which of them do."""
+        p, names = self.program, self.program.type(name).names
+        if (own := p.indexed.get(name)) is None:
+            return [whole[d] for d in names], inside
+        near = {d: np.where(inside, whole[d], 0) for d in names}
+        given = self.tensors[p.tensors[name]], self.tensors[own.by]
+        there, places = addressed(own, names, near, given)
+        return places, inside & there
 
     def formula(self, value: str, index: Index, *, again: bool = False) -> Array:
         """Compute a value at local coordinates."""
@@ -328,13 +338,8 @@ class _Run(Machine[Statement, None]):
         if not type_.names:
             tensor[...] = made
             return
-        tests = np.broadcast_arrays(*(whole[d] < b.extents[d] for d in type_.names))
-        inside, places = np.logical_and.reduce(tests), tuple(whole[d] for d in type_.names)
-        if own := p.indexed.get(output):
-            near = {d: np.where(inside, whole[d], 0) for d in type_.names}
-            there, places = addressed(own, type_.names, near, (tensor, self.tensors[own.by]))
-            inside = inside & there
-        scattered(tensor, places, inside, made)
+        inside = within(whole, {d: b.extents[d] for d in type_.names})
+        masked_store(tensor, *self.located(output, whole, inside), made)
 
     meanings: ClassVar[Meanings] = {
         Arrive: arrive,

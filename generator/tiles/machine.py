@@ -82,13 +82,19 @@ def grid(counts: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
 # -- tensors ---------------------------------------------------------------------------------------
 
 
-def gathered(tensor: Array, places: Sequence[Places], inside: Inside) -> Array:
+def within(places: Mapping[str, Places], ends: Mapping[str, int]) -> Inside:
+    """Say which places lie before the ends of dims."""
+    tests = (places[d] < end for d, end in ends.items())
+    return np.asarray(np.logical_and.reduce(np.broadcast_arrays(True, *tests)))
+
+
+def masked_load(tensor: Array, places: Sequence[Places], inside: Inside) -> Array:
     """Return what a tensor has at places: zeros where these do not lie inside."""
     near = np.broadcast_arrays(*(np.where(inside, place, 0) for place in places))
     return np.where(inside, tensor[tuple(near)], 0.0)
 
 
-def scattered(tensor: Array, places: Sequence[Places], inside: Inside, values: Array) -> None:
+def masked_store(tensor: Array, places: Sequence[Places], inside: Inside, values: Array) -> None:
     """Write values to the places of a tensor that lie inside."""
     own = tuple(np.broadcast_to(place, inside.shape)[inside] for place in places)
     tensor[own] = np.broadcast_to(values, inside.shape)[inside]
