@@ -166,14 +166,18 @@ def _fused_block(scales: str) -> BlockSketch:
 @pytest.fixture(scope="session")
 def adapted() -> Fused:
     """A linear layer with an adapter as one kernel, written by hand."""
-    recipe = load_recipe("lora_linear")
+    return _with_adapter("lora_linear", _adapted_block())
+
+
+def _with_adapter(recipe_name: str, block: BlockSketch) -> Fused:
+    recipe = load_recipe(recipe_name)
     tiny = Shape("a test", {"K": 72, "N": 40, "R": 8})
 
     def make(shape: Shape = tiny, dtype: DType = DType.FP16) -> Graph:
         spec = trace(recipe, shape, dtype)
         tiles = {"M": 8, "K": 32, "N": 16}
         goal = Goal(spec, output_type(recipe, shape, dtype), dtype, tiles)
-        return lower(ProgramSketch((_adapted_block(),)), goal)
+        return lower(ProgramSketch((block,)), goal)
 
     return make
 
@@ -202,16 +206,7 @@ def _adapted_block() -> BlockSketch:
 @pytest.fixture(scope="session")
 def normed_adapted() -> Fused:
     """The same behind a norm, whose weight scales both weights and whose root divides both sums."""
-    recipe = load_recipe("rms_norm_lora")
-    tiny = Shape("a test", {"K": 72, "N": 40, "R": 8})
-
-    def make(shape: Shape = tiny, dtype: DType = DType.FP16) -> Graph:
-        spec = trace(recipe, shape, dtype)
-        tiles = {"M": 8, "K": 32, "N": 16}
-        goal = Goal(spec, output_type(recipe, shape, dtype), dtype, tiles)
-        return lower(ProgramSketch((_normed_adapted_block(),)), goal)
-
-    return make
+    return _with_adapter("rms_norm_lora", _normed_adapted_block())
 
 
 def _normed_adapted_block() -> BlockSketch:

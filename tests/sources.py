@@ -1,4 +1,4 @@
-"""Sources of a record for tests: a kernel as one text, and as files."""
+"""Sources for tests: a recipe file; a record's kernel as one text, and as files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from compilers import ROOT
 
+from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.emit.cuda import emit_cuda
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.records.record import KernelRecord
@@ -14,6 +15,37 @@ from mirage_kernels.generator.records.sources import files_of
 from mirage_kernels.generator.records.triton import triton_of
 from mirage_kernels.generator.schedules import streaming
 from mirage_kernels.generator.schedules.attention import plan as attention
+
+_RELU_LINEAR = '''
+from mirage_kernels.generator.language import contract, relu
+from mirage_kernels.generator.recipe import recipe, shape
+
+
+def reference(x, weight):
+    from torch.nn.functional import linear, relu
+
+    return linear(relu(x), weight)
+
+
+@recipe(
+    inputs={"x": "M K", "weight": "N K"},
+    output="M N",
+    dynamic={"M": MOST},
+    reference=reference,
+    shapes=(shape("a kernel", K=72, N=40), shape("a general kernel", K=20, N=40)),
+)
+def relu_linear(x, weight):
+    """linear(relu(x), weight)."""
+    return contract(relu(x), weight, over="K")
+'''
+
+
+def relu_linear(place: Path, *, most_tokens: int) -> Path:
+    """Write a recipe file, and beside it a kernel and a general one, of its two shapes."""
+    (place / "relu_linear.py").write_text(_RELU_LINEAR.replace("MOST", str(most_tokens)))
+    words = ("generate", f"{place}/relu_linear.py", "--dtype", "fp16", "--jobs", "1")
+    assert main((*words, "--store", f"{place}/store")) == 0
+    return place
 
 
 def error(made: np.ndarray, exact: np.ndarray) -> float:

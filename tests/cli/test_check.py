@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sources import relu_linear
 
-from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe, load_recipe
@@ -19,28 +19,6 @@ from mirage_kernels.generator.records.sources import files_of
 from mirage_kernels.generator.report import Report
 from mirage_kernels.generator.request import Request
 
-RECIPE = '''
-from mirage_kernels.generator.language import contract, relu
-from mirage_kernels.generator.recipe import recipe, shape
-
-
-def reference(x, weight):
-    from torch.nn.functional import linear, relu
-
-    return linear(relu(x), weight)
-
-
-@recipe(
-    inputs={"x": "M K", "weight": "N K"},
-    output="M N",
-    dynamic={"M": 16},
-    reference=reference,
-    shapes=(shape("a kernel", K=72, N=40), shape("a general kernel", K=20, N=40)),
-)
-def relu_linear(x, weight):
-    """linear(relu(x), weight)."""
-    return contract(relu(x), weight, over="K")
-'''
 KERNEL = "sm_90a/relu_linear/K72_N40_fp16"
 FORM = "forms/relu_linear/sliced_k.cuh"
 KEPT = "sm_90a/relu_linear/K20_N40_fp16.json"
@@ -49,11 +27,7 @@ KEPT = "sm_90a/relu_linear/K20_N40_fp16.json"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe file, and beside it the kernels of both its shapes."""
-    place = tmp_path_factory.mktemp("made")
-    (place / "relu_linear.py").write_text(RECIPE)
-    words = ("generate", f"{place}/relu_linear.py", "--dtype", "fp16", "--jobs", "1")
-    assert main((*words, "--store", f"{place}/store")) == 0
-    return place
+    return relu_linear(tmp_path_factory.mktemp("made"), most_tokens=16)
 
 
 @pytest.fixture

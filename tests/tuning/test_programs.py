@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from pretended import HERE
+from sources import relu_linear
 from torch import Tensor
 
 from mirage_kernels.generator.bench.measure import Clock
@@ -31,28 +32,6 @@ from mirage_kernels.generator.tuning.programs import is_generated, program_candi
 from mirage_kernels.generator.tuning.session import Tuning
 from mirage_kernels.generator.tuning.worker import Worker
 
-RECIPE = '''
-from mirage_kernels.generator.language import contract, relu
-from mirage_kernels.generator.recipe import recipe, shape
-
-
-def reference(x, weight):
-    from torch.nn.functional import linear, relu
-
-    return linear(relu(x), weight)
-
-
-@recipe(
-    inputs={"x": "M K", "weight": "N K"},
-    output="M N",
-    dynamic={"M": 16384},
-    reference=reference,
-    shapes=(shape("a kernel", K=72, N=40), shape("a general kernel", K=20, N=40)),
-)
-def relu_linear(x, weight):
-    """linear(relu(x), weight)."""
-    return contract(relu(x), weight, over="K")
-'''
 FAST, GENERAL = (f"sm_90a/relu_linear/K{k}_N40_fp16.json" for k in (72, 20))
 CLOCK = Clock("cpu", lambda timed: 5.0, lambda size: 1.0, lambda dtype: 1.0, lambda size: 2)
 
@@ -60,11 +39,7 @@ CLOCK = Clock("cpu", lambda timed: 5.0, lambda size: 1.0, lambda dtype: 1.0, lam
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe file, and beside it the kernels of both its shapes."""
-    place = tmp_path_factory.mktemp("made")
-    (place / "relu_linear.py").write_text(RECIPE)
-    words = ("generate", f"{place}/relu_linear.py", "--dtype", "fp16", "--jobs", "1")
-    assert main((*words, "--store", f"{place}/store")) == 0
-    return place
+    return relu_linear(tmp_path_factory.mktemp("made"), most_tokens=16384)
 
 
 @pytest.fixture
