@@ -1,1 +1,1 @@
-"""Mirage's face on our graphs: its builder API, hand-written block graphs, checkpoints."""
+"""Mirage's interface on our graphs: its builder API, hand-written block graphs, checkpoints."""
