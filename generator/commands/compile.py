@@ -11,7 +11,7 @@ from mirage_kernels.generator.build.programs import SharedObject, compile_progra
 from mirage_kernels.generator.commands.arguments import JOBS, JSON
 from mirage_kernels.generator.errors import FileError, PlanError
 from mirage_kernels.generator.records.folder import record_files
-from mirage_kernels.generator.records.programs import object_text
+from mirage_kernels.generator.records.programs import is_of_the_catalog, object_text
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.terminal import Terminal, counted
 
@@ -85,9 +85,12 @@ def _wanted(path: Path) -> tuple[KernelRecord, SharedObject, bool]:
     sources = tuple((path.parent / name).resolve() for name in names)
     for source in sources:
         if not source.is_file():
+            made_by = (
+                record.command if is_of_the_catalog(record) else "mirage-kernels generate FILE"
+            )
             raise FileError(
                 f"{path}: its source {source.name} is not there",
-                f"generate it again: {record.command} --out {shlex.quote(str(path.parents[2]))}",
+                f"generate it again: {made_by} --out {shlex.quote(str(path.parents[2]))}",
             )
     out = path.with_suffix(".so").resolve()
     return record, SharedObject(out, text.text, sources, text.uses_cute), text.serves_op

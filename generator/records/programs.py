@@ -35,7 +35,7 @@ def object_text(record: KernelRecord) -> ObjectText:
     include = f'#include "{record.stem}.cu"\n'
     if isinstance(record.roles, GeneralRoles):
         return ObjectText(include, uses_cute=True)
-    entries = plan_of(record).entries(record) if _is_of_the_catalog(record) else []
+    entries = plan_of(record).entries(record) if is_of_the_catalog(record) else []
     texts = [program_entry(record)] if _is_program(record) else []
     texts += [_rows(record, entries)] if entries else []
     if not texts:
@@ -48,7 +48,7 @@ def object_text(record: KernelRecord) -> ObjectText:
     return ObjectText(include + "".join(texts), beside, serves_op=bool(entries))
 
 
-def _is_of_the_catalog(record: KernelRecord) -> bool:
+def is_of_the_catalog(record: KernelRecord) -> bool:
     """Say whether a record is of the catalog's recipe, not of another one with the same name."""
     recipe = catalog().get(record.recipe)
     inputs = {node.name for node in record.graph.of("input")}
