@@ -129,6 +129,15 @@ def test_a_record_without_its_source_is_named_and_the_others_are_compiled(
     assert [so.stem for so in folder.rglob("*.so")] == ["K4096_N6144_fp16"]
 
 
+def test_a_kernel_of_a_file_is_generated_again_from_its_file(
+    folder: Path, mirage_kernels: Callable[..., SimpleNamespace], record: KernelRecord
+) -> None:
+    missing = _another(folder)
+    missing.write_text(replace(record, summary="x + 1", dtype="bf16").text())
+    said = mirage_kernels("compile", str(folder))
+    assert f"generate it again: mirage-kernels generate FILE --out {folder}" in said.out
+
+
 @pytest.mark.parametrize("kept", [0, 1000])
 def test_a_truncated_record_is_named_and_the_others_are_compiled(
     folder: Path, mirage_kernels: Callable[..., SimpleNamespace], kept: int
