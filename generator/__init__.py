@@ -1,6 +1,6 @@
 """The build-time superoptimizer: from recipes to proved muGraphs to kernel sources.
 
-As `import mirage_kernels.generator as mi` it has Mirage's interface too: `mi.new_kernel_graph()` and
+As `import mirage_kernels.generator as mi` it has Mirage's interface: `mi.new_kernel_graph()` and
 what belongs to it (docs/mirage.md). Each name is loaded when it is first used.
 """
 
