@@ -138,6 +138,12 @@ def times_lines(found: Row) -> Iterator[str]:
         "Calls are timed in a CUDA graph; *promised* is within `constant_weights()`, where kernels "
         "read weights while the kernel before still runs."
     )
+    if again := found.get("again"):
+        yield ""
+        yield (
+            f"Measured again after their kernels changed, at {again['tb_s']} TB/s "
+            f"({again['device']}): {', '.join(again['programs'])}."
+        )
     yield ""
     yield from measured_lines(found["rows"])
 
@@ -190,7 +196,7 @@ def page() -> str:
     lines += triton_lines()
     lines += ["", "## What each became", ""]
     lines += [
-        f"{len(made)} programs in bf16, two generated at a time on two cores beside other work; "
+        f"{len(made)} programs in bf16, sixteen generated at a time on sixteen cores; "
         f"median {statistics.median(seconds):.0f} s, at most {max(seconds):.0f} s. Kernels are "
         "named by their first and last operator, with their schedules; what PyTorch runs is given "
         "up to 64 rows and above, or for all.",
