@@ -51,8 +51,8 @@ def result_extents(step: Step, args: Sequence[Extents], *, in_block: bool) -> li
     op, level = known.get(step.op), "block" if in_block else "kernel"
     if op is None:
         raise GraphError(f"a {level} graph has no operator {step.op!r}", f"there are {[*known]}")
-    operands = min(len(args), op.arity) if op.more else len(args)
-    if (op.arity, op.numbers) != (operands, len(step.numbers)):
+    fewer = len(args) < op.arity if op.more else len(args) != op.arity
+    if fewer or len(step.numbers) != op.numbers:
         raise GraphError(
             f"{step.op} takes {op.arity} operands and {op.numbers} numbers, "
             f"not {len(args)} and {len(step.numbers)}"
@@ -90,11 +90,9 @@ def only_values(tiles: Sequence[Tile], op: str) -> None:
 
 
 def _broadcast(step: Step, args: Sequence[Extents]) -> Extents | None:
-    if len({*map(len, args)}) != 1:
-        return None
-    made = tuple(map(max, zip(*args, strict=True)))
-    fits = all(n in (1, m) for own in args for n, m in zip(own, made, strict=True))
-    return made if fits else None
+    sides = [*zip(*args, strict=False)]
+    fits = len({*map(len, args)}) == 1 and all({*side} <= {1, max(side)} for side in sides)
+    return tuple(map(max, sides)) if fits else None
 
 
 def _elementwise(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
