@@ -196,7 +196,7 @@ def page() -> str:
     lines += triton_lines()
     lines += ["", "## What each became", ""]
     lines += [
-        f"{len(made)} programs in bf16, sixteen generated at a time on sixteen cores; "
+        f"{len(made)} programs in bf16, two generated at a time on two cores; "
         f"median {statistics.median(seconds):.0f} s, at most {max(seconds):.0f} s. Kernels are "
         "named by their first and last operator, with their schedules; what PyTorch runs is given "
         "up to 64 rows and above, or for all.",

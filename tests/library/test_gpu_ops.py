@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mirage_kernels import rms_norm_linear
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("memory_given_back")]
 
 TOKENS = [1, 2, 7, 8, 16, 33, 64, 65, 128, 300]
 # A kernel may err this much more than PyTorch's own unfused program; where the op adds an option
