@@ -101,6 +101,9 @@ def _kernel(
     reads = _Reads.of(made, steps)
     under_way = max(1.0, together * reads.under_way * fetched / max(1.0, work.loaded))
     copying = loaded / min(COPIED_PER_US, under_way / LATENCY_US)
+    if not made.tiles:  # what is read may be little, and go to much that is stored
+        storing = together * sum(made.type(n.args[0]).bytes for n in made.body.of("output"))
+        copying = max(copying, LATENCY_US * _rounds(made) + storing / COPIED_PER_US)
     products, operations = together * work.flops / steps, together * work.operations / steps
     if not made.fragments:  # threads multiply
         products, operations = 0.0, operations + MULTIPLY_ADD * products / 2
