@@ -53,7 +53,7 @@ def kernels_us(
         total += on.launch_us
         for i in own:
             node = graph.blocks[i]
-            total += _kernel(graph, node, programs[i], sizes, on)
+            total += _kernel(graph, node, programs[i], sizes, on, alone=len(own) == 1)
             total += _beside_others(node, programs[i], sizes, on) if len(own) > 1 else 0.0
     return total
 
@@ -80,7 +80,13 @@ def _rounds(made: BlockProgram) -> int:
 
 
 def _kernel(
-    graph: Graph, node: Node, made: BlockProgram, sizes: Mapping[str, int], on: Target
+    graph: Graph,
+    node: Node,
+    made: BlockProgram,
+    sizes: Mapping[str, int],
+    on: Target,
+    *,
+    alone: bool,
 ) -> float:
     assert node.body is not None
     plain = replace(node, body=without_threads(node.body))
@@ -101,9 +107,9 @@ def _kernel(
     reads = _Reads.of(made, steps)
     under_way = max(1.0, together * reads.under_way * fetched / max(1.0, work.loaded))
     copying = loaded / min(COPIED_PER_US, under_way / LATENCY_US)
-    if not made.tiles:  # what is read may be little, and go to much that is stored
-        storing = together * sum(made.type(n.args[0]).bytes for n in made.body.of("output"))
-        copying = max(copying, LATENCY_US * _rounds(made) + storing / COPIED_PER_US)
+    if alone and not made.tiles:  # what is read may be little, and go to much that is stored
+        stored = together * sum(made.type(n.args[0]).bytes for n in made.body.of("output"))
+        copying = max(copying, LATENCY_US * _rounds(made) + stored / COPIED_PER_US)
     products, operations = together * work.flops / steps, together * work.operations / steps
     if not made.fragments:  # threads multiply
         products, operations = 0.0, operations + MULTIPLY_ADD * products / 2
