@@ -371,9 +371,8 @@ def _model(program: TileProgram, on: Target) -> Model:
         taken = work.weights_us(knobs, min(1.0, (knobs.stages - 1) * step / IN_FLIGHT))
         taken += work.tokens_us(knobs, TMA_TOKEN_BYTES)
         steps = work.depth / (knobs.blocks * loop.TMA_DEPTH)
-        share = (
-            knobs.rows / (4 * loop.ROW_TILE) / knobs.groups
-        )  # of a group, in products of 64 lines
+        lines = max(1.0, knobs.rows / (4 * loop.ROW_TILE))  # products of 64, full or not
+        share = lines / knobs.groups
         cycles = products * steps * share * STEP_CYCLES
         streamed = START_US + work.warpgroups_us(knobs, taken, cycles)
         streamed += work.vectors_us(PAIRED_VECTOR_CYCLES if knobs.blocks > 1 else VECTOR_CYCLES)
