@@ -170,3 +170,12 @@ def test_committed_sources_are_what_their_records_give_and_short(recipe: str) ->
 def test_committed_sources_are_formatted_as_clang_format_would() -> None:
     made = [*KERNELS.glob("forms/*/*.cuh"), *KERNELS.glob("sm_*/*/*.cu")]
     assert misformatted(made) == ""
+
+
+@pytest.mark.parametrize("name", ["silu_and_mul/N4096_fp16", "rms_norm/K4096_bf16"])
+def test_rows_are_stored_sixteen_bytes_at_once(name: str, tmp_path: Path) -> None:
+    text = f'#include "{ROOT / "kernels/sm_90a" / name}.cu"\n'
+    ran = compiled(text, tmp_path, "-ptx", "-arch=sm_90a", "-o", "kernel.ptx")
+    assert ran.returncode == 0, ran.stderr
+    stores = re.findall(r"st\.global\S*", (tmp_path / "kernel.ptx").read_text())
+    assert {*stores} == {"st.global.v4.u32"}
