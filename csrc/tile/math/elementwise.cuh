@@ -5,6 +5,7 @@
 // DepthFrag broadcasts over rows or tokens, a float over everything.
 #pragma once
 
+#include "tile/math/functions.cuh"
 #include "tile/mma/fragments.cuh"
 
 namespace mirage::tile {
@@ -75,81 +76,6 @@ __device__ Fragment<kDims, Out, kLines, kChunks> map(const Fragment<kDims, T, kL
   return result;
 }
 
-// a / b to two units in the last place and the square root to 2^-23, for all values. The exact ones
-// branch for rare operands, and then every element of an epilogue waits for the one before it (240
-// cycles each).
-__device__ inline float quotient(float a, float b) {
-  float q;
-  asm("div.full.f32 %0, %1, %2;" : "=f"(q) : "f"(a), "f"(b));
-  return q;
-}
-#define MIRAGE_TILE_APPROXIMATION(name, instruction)         \
-  __device__ inline float name(float a) {                    \
-    float result;                                            \
-    asm(instruction ".f32 %0, %1;" : "=f"(result) : "f"(a)); \
-    return result;                                           \
-  }
-MIRAGE_TILE_APPROXIMATION(root, "sqrt.approx")
-// 2^a to a relative 2^-22, and 0 where that is less than 2^-126: one instruction.
-MIRAGE_TILE_APPROXIMATION(power_of_two, "ex2.approx.ftz")
-// Relative errors below 2^-22.
-MIRAGE_TILE_APPROXIMATION(reciprocal, "rcp.approx.ftz")
-MIRAGE_TILE_APPROXIMATION(near_root, "sqrt.approx.ftz")
-MIRAGE_TILE_APPROXIMATION(inverse_root, "rsqrt.approx.ftz")
-// Of numbers from 1 on: absolute error below 2^-22 up to 2, relative beyond.
-MIRAGE_TILE_APPROXIMATION(base_two_log, "lg2.approx.ftz")
-// numerator / (1 + e^-a). gelu_tanh(a) is a times the logistic function of 2 sqrt(2 / pi) (a +
-// 0.044715 a^3). (64 tokens of 14336: gelu_tanh took 4.7 us with exact functions and takes 3.0,
-// silu 3.3 and 3.0.)
-__device__ inline float logistic(float numerator, float a) {
-  return quotient(numerator, 1.0f + power_of_two(-1.44269504f * a));
-}
-
-// e^a, within 2^-21 of it for |a| up to 8; what is stored has 16 bits.
-__device__ inline float near_exp(float a) { return power_of_two(1.44269504f * a); }
-
-// a times the normal distribution's integral up to a. Its smaller half is a polynomial of
-// 1 / (1 + |a| / 4.317) times e^(-a^2 / 2) (Abramowitz and Stegun 7.1.26: 1.5e-7 of 1).
-__device__ inline float gelu_of(float a) {
-  const float t = reciprocal(fmaf(fabsf(a), 0.231641888f, 1.0f));
-  float tail = fmaf(t, 0.5307027145f, -0.7265760135f);
-  tail = fmaf(tail, t, 0.7107068705f);
-  tail = fmaf(tail, t, -0.142248368f);
-  tail = fmaf(tail, t, 0.127414796f);
-  tail *= t * power_of_two(-0.72134752f * a * a);
-  return a * (a > 0.0f ? 1.0f - tail : tail);
-}
-
-// log(1 + e^a): for the small e^-|a| a polynomial, whose error is below e^-6|a| / 6.
-__device__ inline float softplus_of(float a) {
-  const float power = power_of_two(-1.44269504f * fabsf(a));
-  float near = fmaf(power, 0.2f, -0.25f);
-  near = fmaf(near, power, 0.333333333f);
-  near = fmaf(near, power, -0.5f);
-  near = fmaf(near * power, power, power);
-  const float far = 0.69314718f * base_two_log(1.0f + power);
-  return fmaxf(a, 0.0f) + (power < 0.0625f ? near : far);
-}
-
-// e^a - 1: for small numbers a polynomial, whose error is below a^6 / 720.
-__device__ inline float exp_minus_one(float a) {
-  float near = fmaf(a, 0.00833333333f, 0.0416666667f);
-  near = fmaf(near, a, 0.166666667f);
-  near = fmaf(near, a, 0.5f);
-  near = fmaf(near * a, a, a);
-  return fabsf(a) < 0.25f ? near : near_exp(a) - 1.0f;
-}
-
-// For small numbers a polynomial, whose error is below a^8 / 45.
-__device__ inline float tanh_of(float a) {
-  const float square = a * a;
-  float near = fmaf(square, -0.0539682540f, 0.133333333f);
-  near = fmaf(near, square, -0.333333333f);
-  near = fmaf(near * square, a, a);
-  const float far = 1.0f - 2.0f * reciprocal(1.0f + near_exp(2.0f * a));
-  return square < 0.0625f ? near : far;
-}
-
 // One line per op: its meaning on fp32, and for some the instruction for two 2-byte values at a
 // time.
 #define MIRAGE_TILE_UNARY(name, Op, meaning)                \
@@ -206,13 +132,8 @@ MIRAGE_TILE_UNARY(tanh, Tanh, tanh_of(a))
 MIRAGE_TILE_UNARY(relu, Relu, a < 0.0f ? 0.0f : a)
 MIRAGE_TILE_UNARY(magnitude, Magnitude, fabsf(a))
 MIRAGE_TILE_UNARY(softplus, Softplus, softplus_of(a))
-// tanh(log(1 + e^a)) = ((1 + e^a)^2 - 1) / ((1 + e^a)^2 + 1)
-__device__ inline float tanh_of_softplus(float power) {
-  const float square = power * (power + 2.0f);
-  return quotient(square, square + 2.0f);
-}
-MIRAGE_TILE_UNARY(mish, Mish, a > 20.0f ? a : a * tanh_of_softplus(near_exp(a)))
-MIRAGE_TILE_UNARY(elu, Elu, a > 0.0f ? a : exp_minus_one(a))
+MIRAGE_TILE_UNARY(mish, Mish, mish_of(a))
+MIRAGE_TILE_UNARY(elu, Elu, elu_of(a))
 
 #undef MIRAGE_TILE_UNARY
 #undef MIRAGE_TILE_BINARY
