@@ -142,9 +142,12 @@ class KernelWriter:
         """Write which block of the grid this is, the reduced axis first: a cluster's blocks."""
         w, p = self.writer, self.program
         w.line(f"[[maybe_unused]] int block = {block};")
-        for axis in sorted(p.space.grid, key=lambda a: not a.reduced):
+        *inner, last = sorted(p.space.grid, key=lambda a: not a.reduced) or (None,)
+        for axis in (a for a in inner if a):
             w.line(f"[[maybe_unused]] const int {axis.name}_index = block % {self.blocks(axis)};")
             w.line(f"block /= {self.blocks(axis)};")
+        if last:  # a remainder of a number of run time takes thirty instructions
+            w.line(f"[[maybe_unused]] const int {last.name}_index = block;")
         if p.space.loop:
             w.line(f"const int steps = {self._steps(p.space.loop)};")
 
