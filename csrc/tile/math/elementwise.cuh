@@ -76,6 +76,13 @@ __device__ Fragment<kDims, Out, kLines, kChunks> map(const Fragment<kDims, T, kL
   return result;
 }
 
+// One instruction; nan wins, as in PyTorch.
+__device__ inline float larger(float a, float b) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+
 // One line per op: its meaning on fp32, and for some the instruction for two 2-byte values at a
 // time.
 #define MIRAGE_TILE_UNARY(name, Op, meaning)                \
@@ -117,7 +124,7 @@ MIRAGE_TILE_PAIRED(add, Add, a + b, __hadd2(a, b))
 MIRAGE_TILE_PAIRED(sub, Sub, a - b, __hsub2(a, b))
 MIRAGE_TILE_PAIRED(mul, Mul, (a * b), __hmul2(a, b))
 MIRAGE_TILE_UNPAIRED(div, Div, quotient(a, b))
-MIRAGE_TILE_UNPAIRED(maximum, Maximum, (a >= b || a != a ? a : b))  // nan wins, as in PyTorch
+MIRAGE_TILE_UNPAIRED(maximum, Maximum, larger(a, b))
 MIRAGE_TILE_UNARY(neg, Neg, -a)
 MIRAGE_TILE_UNARY(exp, Exp, expf(a))
 MIRAGE_TILE_UNARY(log, Log, logf(a))
@@ -129,7 +136,7 @@ MIRAGE_TILE_UNARY(silu, Silu, logistic(a, a))
 MIRAGE_TILE_UNARY(gelu, Gelu, gelu_of(a))
 MIRAGE_TILE_UNARY(gelu_tanh, GeluTanh, logistic(a, a * (1.59576912f + 0.0713548163f * a * a)))
 MIRAGE_TILE_UNARY(tanh, Tanh, tanh_of(a))
-MIRAGE_TILE_UNARY(relu, Relu, a < 0.0f ? 0.0f : a)
+MIRAGE_TILE_UNARY(relu, Relu, larger(a, 0.0f))
 MIRAGE_TILE_UNARY(magnitude, Magnitude, fabsf(a))
 MIRAGE_TILE_UNARY(softplus, Softplus, softplus_of(a))
 MIRAGE_TILE_UNARY(mish, Mish, mish_of(a))
