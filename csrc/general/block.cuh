@@ -123,11 +123,12 @@ struct Shares {
 
 // finish(out, value) for every result, where value[i] is the join of what add(out, step, taken,
 // value) joins to it for every step. A thread calls take(out, step, taken) for kAtOnce steps before
-// it adds the first of these. Neighbouring lanes have neighbouring steps of a result, or with
-// `kTransposed` neighbouring results. Has barriers if the reduction uses scratch.
+// it adds the first of these. Steps from `end` on add nothing: no thread goes through all of them.
+// Neighbouring lanes have neighbouring steps of a result, or with `kTransposed` neighbouring
+// results. Has barriers if the reduction uses scratch.
 template <class Taken, class Op, int kThreads, int kOuts, int kSteps, int kWidth, bool kTransposed,
           int kAtOnce, class Take, class Add, class Finish>
-__device__ void reduce(float* scratch, Take take, Add add, Finish finish) {
+__device__ void reduce(float* scratch, Take take, Add add, Finish finish, int end = kSteps) {
   using S = Shares<kThreads, kOuts, kSteps>;
   constexpr int kGroup = kWarpLanes / S::kLanes;  // results of a warp at a time
   const int warp = thread_of<kThreads>() / kWarpLanes, lane = thread_of<kWarpLanes>();
@@ -152,11 +153,13 @@ __device__ void reduce(float* scratch, Take take, Add add, Finish finish) {
     for (int i = 0; i < kWidth; ++i) value[i] = Op::kIdentity;
     if (kOuts % kEach == 0 || out < kOuts) {
 #pragma unroll 1
-      for (int round = 0; round + kTogether <= kRounds; round += kTogether)
+      for (int round = 0; round + kTogether <= kRounds && round * kStride < end; round += kTogether)
         together(Int<kTogether>{}, first + round * kStride);
-      constexpr int kRest = kRounds % kTogether;
-      together(Int<kRest>{}, first + (kRounds - kRest) * kStride);
-      if (kSteps % kStride > first) together(Int<1>{}, first + kRounds * kStride);
+      constexpr int kRest = kRounds % kTogether, kWhole = kRounds - kRest;
+      if (kWhole * kStride < end) {
+        together(Int<kRest>{}, first + kWhole * kStride);
+        if (kSteps % kStride > first) together(Int<1>{}, first + kRounds * kStride);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)

@@ -29,7 +29,7 @@ from mirage_kernels.generator.tiles.program import (
     Store,
     Tile,
 )
-from mirage_kernels.generator.tiles.reductions import write_reduction
+from mirage_kernels.generator.tiles.reductions import write_reductions
 from mirage_kernels.generator.tiles.stores import in_passes, write_stores
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
 
@@ -231,11 +231,11 @@ class KernelWriter:
     # -- statements --------------------------------------------------------------------------------
 
     def _statement(self, *said: Statement) -> None:
-        """Write a statement, or stores that are one pass."""
+        """Write a statement, or several that are one pass."""
         write: dict[type[Statement], Callable[..., None]] = {
             Load: self._load,
             Fill: self._fill,
-            Reduce: lambda s: write_reduction(self.formulas, s),
+            Reduce: lambda *sums: write_reductions(self.formulas, sums),
             Add: self._add,
             Clear: self._clear,
             Scale: self._scale,

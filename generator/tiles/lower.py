@@ -36,7 +36,7 @@ from mirage_kernels.generator.tiles.program import (
     Statement,
     Store,
     Tile,
-    is_one_pass,
+    are_one_pass,
 )
 from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row
 
@@ -49,8 +49,6 @@ DEAR = {"exp": 5, "log": 8, "sqrt": 6, "rsqrt": 6, "sigmoid": 10, "silu": 10, "t
 }  # warp instructions of operations that take many
 OFTEN = 8  # times that a dear operation is computed again at most
 _REDUCTIONS = ("contract", *ops_of_kind(Kind.REDUCE, Kind.STABILISER))
-
-
 IDENTITY = {"sum": 0.0, "max": -float("inf")}
 
 
@@ -262,13 +260,15 @@ class _Lowering:
     def place_inputs(self) -> None:
         """Give tiles to inputs that the loop loads or several statements read.
 
-        Stores that are one pass of all threads read what they take once.
+        Stores and sums that are one pass of all threads read what they take once.
         """
-        one_pass = not self.tiles and is_one_pass(self.body)
+        apart = self.tiles or self.space.loop or self.body.of(*COMBINES)
         for node in self.body.inputs:
             if not node.out.type.dims or self.is_position(node.name) or node.name in self.tiles:
                 continue
-            if node.loop_cut or (not one_pass and len(self.readers(node.name)) > 1):
+            readers = self.readers(node.name)
+            together = not apart and are_one_pass(self.body, readers)
+            if node.loop_cut or (len(readers) > 1 and not together):
                 self.tile(node.name)
 
     def is_position(self, name: str) -> bool:

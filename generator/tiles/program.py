@@ -9,6 +9,7 @@ take part in each, and a barrier stands wherever one reads what others wrote.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -138,6 +139,11 @@ class Reduce(Statement):
     carried: bool = False
     factor: str = ""
     rescale: str = ""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The formulas of an element: one, or two that are multiplied."""
+        return (self.value, self.other) if self.other else (self.value,)
 
 
 @dataclass(frozen=True)
@@ -325,3 +331,29 @@ def is_one_pass(body: Graph) -> bool:
     plain = all(OPS[n.op].kind in kinds for n in body.nodes)
     loop = body.space is not None and body.space.loop is not None
     return plain and not loop and len(orders) == 1 and made == {*map(frozenset, orders)}
+
+
+def are_one_pass(body: Graph, names: AbstractSet[str]) -> bool:
+    """Say whether threads make values in one pass: all results of a block, or sums side by side.
+
+    These take inputs alone, and go along one dim, which is contiguous in all that they read.
+    """
+    if is_one_pass(body):
+        return True
+    kinds = {n.name: OPS[n.op].kind for n in body.nodes}
+    plain = (Kind.ELEMENTWISE, Kind.SOURCE)
+    said = [n for n in body.nodes if kinds[n.name] not in plain]
+    first = next((i for i, n in enumerate(said) if n.name in names), 0)
+    sums = said[first : first + len(names)]
+    if {n.name for n in sums} != names or {kinds[x] for x in names} != {Kind.REDUCE}:
+        return False
+
+    def leaves(name: str) -> set[str]:
+        args = body.producers[name].args if kinds[name] is Kind.ELEMENTWISE else ()
+        return set[str]().union(*map(leaves, args)) if args else {name}
+
+    read = {x for n in sums for a in n.args for x in leaves(a)}
+    orders = [t.names for t in (body.values[x].type for x in read) if t.dims]
+    alike = len({(n.op, n.over, n.out.type.dims) for n in sums}) == 1
+    inputs = all(kinds[x] is Kind.SOURCE for x in read)
+    return alike and inputs and all(order[-1] == sums[0].over for order in orders)

@@ -1,34 +1,79 @@
-"""A reduction of a tile program in CUDA: what a step adds, and what becomes of a result."""
+"""Reductions of a tile program in CUDA: what a step adds, and what becomes of results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_kernels.generator.ir import Dim
 from mirage_kernels.generator.tiles.formulas import Formulas, Place
 from mirage_kernels.generator.tiles.program import Reduce
-from mirage_kernels.generator.tiles.vectors import lanes
+from mirage_kernels.generator.tiles.vectors import WIDTHS, lanes
 
 
-def write_reduction(f: Formulas, s: Reduce) -> None:
-    """Write a reduction: lanes along the dim where operands are contiguous along it."""
-    values = [s.value, *([s.other] if s.other else [])]
-    over = next(d for v in values for d in f.dims_of(v) if d.name == s.over)
-    outs, vector, width = lanes(f.program, s, values, over)
-    across = vector != s.over  # neighbouring lanes have neighbouring results
-    sums, steps = (width, 1) if across else (1, width)
+@dataclass(frozen=True)
+class Shares:
+    """How threads share reductions: results in the order of lanes, the summed dim, vectors.
+
+    The vector of a lane lies along a dim of the results, or along the summed one.
+    """
+
+    outs: tuple[Dim, ...]
+    over: Dim
+    vector: str
+    width: int
+
+    @staticmethod
+    def of(f: Formulas, *said: Reduce) -> Shares:
+        """Return how threads share one reduction, or several in one pass."""
+        values = [v for s in said for v in s.values]
+        over = next(d for v in values for d in f.dims_of(v) if d.name == said[0].over)
+        outs, vector, width = lanes(f.program, said[0], values, over)
+        return Shares(tuple(outs), over, vector, width)
+
+    @property
+    def across(self) -> bool:
+        """Say whether neighbouring lanes have neighbouring results."""
+        return self.vector != self.over.name
+
+    @property
+    def sums(self) -> int:
+        """Return how many results a thread makes at once."""
+        return self.width if self.across else 1
+
+    @property
+    def steps(self) -> int:
+        """Return how many elements of the summed dim a thread takes at once."""
+        return 1 if self.across else self.width
+
+
+def in_one_pass(f: Formulas, a: Reduce, b: Reduce) -> bool:
+    """Say whether reductions beside each other read the same tensor alike: it is read once then."""
+    if (a.op, a.over) != (b.op, b.over) or a.rescale or b.rescale:
+        return False
+    read, other = ({x for v in s.values for x in f.reads(v)} for s in (a, b))
+    both = Shares.of(f, a)
+    alike = both == Shares.of(f, b) == Shares.of(f, a, b)
+    return bool(read & other) and alike and not both.across
+
+
+def write_reductions(f: Formulas, said: Sequence[Reduce]) -> None:
+    """Write a pass of reductions: lanes along the dim where operands are contiguous along it."""
+    s, own, p = said[0], Shares.of(f, *said), f.program
+    assert len(said) * own.sums <= WIDTHS[0]  # of a thread, as there is shared memory for
+    values = [v for each in said for v in each.values]
+    read = list(dict.fromkeys(x for v in values for x in f.reads(v)))
+    place, sums = Place({}, own.vector, own.width, read), len(said) * own.sums
+    counts = f"{prod(d.size for d in own.outs) // own.sums}, {own.over.size // own.steps}, {sums}"
     op = "Max" if s.op == "max" else "Sum"
-    place = Place({}, vector, width, list(dict.fromkeys(x for v in values for x in f.reads(v))))
-    counts = f"{prod(d.size for d in outs) // sums}, {over.size // steps}, {sums}"
-    kinds = f"{op}, {f.program.threads}, {counts}, {str(across).lower()}, {f.at_once(place)}"
+    kinds = f"{op}, {p.threads}, {counts}, {str(own.across).lower()}, {f.at_once(place)}"
     with f.taking(place) as taken:
         step = "[[maybe_unused]] int i, [[maybe_unused]] int j, "
 
         def here() -> Place:
-            at = f.coordinates(outs, sums)
-            f.writer.line(f"[[maybe_unused]] const int {s.over}_at = j * {steps};")
+            at = f.coordinates(own.outs, own.sums)
+            f.writer.line(f"[[maybe_unused]] const int {s.over}_at = j * {own.steps};")
             return replace(place, at={**at, s.over: f"{s.over}_at"})
 
         head = f"reduce<{taken}, {kinds}>(scratch, [&]({step}{taken}& taken) {{"
@@ -37,49 +82,68 @@ def write_reduction(f: Formulas, s: Reduce) -> None:
                 f.take(here())
         head = f"[&]({step}const {taken}& taken, float (&joined)[{sums}]) {{"
         with f.writer.block(head, "},"):
-            _join(f, s, values, here(), across=across)
+            _join(f, said, here(), across=own.across)
         head = f"[&]([[maybe_unused]] int i, const float (&joined)[{sums}]) {{"
-        with f.writer.block(head, "});"):
-            _finish(f, s, outs, vector if across else "", sums)
+        end = _end(f, s, own.steps)
+        with f.writer.block(head, f"}}, {end});" if end else "});"):
+            results = Place(f.coordinates(own.outs, own.sums), own.vector, own.sums)
+            for i, each in enumerate(said):
+                _finish(f, each, results, f"e + {i}" if i else "e")
 
 
-def _join(f: Formulas, s: Reduce, values: Sequence[str], place: Place, *, across: bool) -> None:
+def _end(f: Formulas, s: Reduce, steps: int) -> str:
+    """Return how many steps there are where the extent of the summed dim is known at run time."""
+    if not f.program.extents[s.over].dynamic:
+        return ""
+    value = next(v for v in s.values if s.over in f.program.type(v).names)
+    left = " - ".join((f.limit(value, s.over), *f.offset(value, s.over)))
+    return f"({left} + {steps - 1}) / {steps}" if steps > 1 else left
+
+
+def _join(f: Formulas, said: Sequence[Reduce], place: Place, *, across: bool) -> None:
     """Write what a step adds to a thread's share of results."""
-    w, op = f.writer, "Max" if s.op == "max" else "Sum"
-    made = f.write(values, place)
-    first = next(v for v in values if s.over in f.program.type(v).names)
-    uneven = f.is_uneven(first, s.over)
-    if uneven and f.has_whole_vectors(first, s.over, place):
-        w.line(f"if (!({f.inside(first, [s.over], replace(place, vector=''))})) return;")
+    w, over = f.writer, said[0].over
+    made = dict(zip(_values(said), f.write(_values(said), place), strict=True))
+    first = next(v for v in made if over in f.program.type(v).names)
+    uneven = f.is_uneven(first, over)
+    if uneven and f.has_whole_vectors(first, over, place):
+        w.line(f"if (!({f.inside(first, [over], replace(place, vector=''))})) return;")
         uneven = False
     with w.block(f"for (int e = 0; e < {place.width}; ++e) {{"):
         if uneven:
-            w.line(f"if (!({f.inside(first, [s.over], place)})) continue;")
-        to = f"joined[{'e' if across else 0}]"
-        w.line(f"{to} = {op}::join({to}, {' * '.join(f'{m}[e]' for m in made)});")
+            w.line(f"if (!({f.inside(first, [over], place)})) continue;")
+        for i, s in enumerate(said):
+            to = f"joined[{'e' if across else i}]"
+            op = "Max" if s.op == "max" else "Sum"
+            w.line(f"{to} = {op}::join({to}, {' * '.join(f'{made[v]}[e]' for v in s.values)});")
 
 
-def _finish(f: Formulas, s: Reduce, outs: Sequence[Dim], vector: str, sums: int) -> None:
-    """Write what becomes of results."""
-    tiles, at = f.program.tiles, f.coordinates(outs, sums)
-    with f.writer.block(f"for (int e = 0; e < {sums}; ++e) {{"):
-        if vector:
-            at[vector] = f"({at[vector]} + e)"
+def _values(said: Sequence[Reduce]) -> list[str]:
+    return list(dict.fromkeys(v for s in said for v in s.values))
+
+
+def _finish(f: Formulas, s: Reduce, place: Place, joined: str) -> None:
+    """Write what becomes of a reduction's results, `joined` saying which is one of them."""
+    tiles, at = f.program.tiles, {**place.at}
+    with f.writer.block(f"for (int e = 0; e < {place.width}; ++e) {{"):
+        if place.vector in at:
+            at[place.vector] = f"({at[place.vector]} + e)"
         f.writer.line(f"float& to = {s.tile}[{f.in_tile(tiles[s.tile], at)}];")
         factor = tiles.get(s.rescale or s.factor)
-        f.writer.write(*_result(s, f"[{f.in_tile(factor, at)}]" if factor else ""))
+        f.writer.write(*_result(s, f"[{f.in_tile(factor, at)}]" if factor else "", joined))
 
 
-def _result(s: Reduce, at: str) -> list[str]:
+def _result(s: Reduce, at: str, joined: str) -> list[str]:
     """Return the lines that finish a result; `at`: where its factor lies."""
     if not s.carried:
-        return ["to = joined[e];"]
+        return [f"to = joined[{joined}];"]
     if s.op == "max" and not s.rescale:
-        return ["to = Max::join(to, joined[e]);"]
+        return [f"to = Max::join(to, joined[{joined}]);"]
     if s.op == "max":
         return [
             "const float before = to;",
-            "to = fmaxf(before, joined[e]);",
+            f"to = fmaxf(before, joined[{joined}]);",
             f"{s.rescale}{at} = to == -INFINITY ? 1.0f : general::exp(before - to);",
         ]
-    return [f"to = to * {s.factor}{at} + joined[e];" if s.factor else "to += joined[e];"]
+    before = f"to * {s.factor}{at} + " if s.factor else ""
+    return [f"to = {before}joined[{joined}];" if before else f"to += joined[{joined}];"]

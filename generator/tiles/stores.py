@@ -1,4 +1,4 @@
-"""Stores of a tile program in CUDA: results beside each other are one pass of all threads."""
+"""Stores of a tile program in CUDA, and which statements beside each other are one pass."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from math import prod
 
 from mirage_kernels.generator.ir import Dim, Phase
 from mirage_kernels.generator.tiles.formulas import Formulas, Place
-from mirage_kernels.generator.tiles.program import VECTOR_BYTES, Statement, Store
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, Reduce, Statement, Store
+from mirage_kernels.generator.tiles.reductions import in_one_pass
 from mirage_kernels.generator.tiles.vectors import WIDTHS, widest
+
+MOST = 8  # statements of a pass
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,13 @@ class Pass:
 
 
 def in_passes(f: Formulas, said: Sequence[Statement]) -> Iterator[list[Statement]]:
-    """Yield statements one by one, but stores beside each other together that are one pass."""
+    """Yield statements one by one, but those beside each other together that are one pass.
+
+    Stores are if they are of one order, reductions if they read the same alike.
+    """
     found = list[Statement]()
     for s in said:
-        both = [x for x in (*found[-1:], s) if isinstance(x, Store)]
-        if len(both) == 2 and len({Pass.of(f, x) for x in both}) == 1:
+        if found and len(found) < MOST and _is_one_pass(f, found[-1], s):
             found.append(s)
             continue
         if found:
@@ -47,6 +52,12 @@ def in_passes(f: Formulas, said: Sequence[Statement]) -> Iterator[list[Statement
         found = [s]
     if found:
         yield found
+
+
+def _is_one_pass(f: Formulas, before: Statement, s: Statement) -> bool:
+    if isinstance(before, Store) and isinstance(s, Store):
+        return Pass.of(f, before) == Pass.of(f, s)
+    return isinstance(before, Reduce) and isinstance(s, Reduce) and in_one_pass(f, before, s)
 
 
 def write_stores(f: Formulas, stores: Sequence[Store]) -> None:

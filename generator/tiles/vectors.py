@@ -57,10 +57,9 @@ def is_shifted(program: BlockProgram, value: str) -> bool:
     if value in program.tiles:
         return tile_width(program, value) > 1
     for s in (s for said in program.statements.values() for s in said if isinstance(s, Reduce)):
-        values = [v for v in (s.value, s.other) if v]
-        leaves = [x for v in values for x in program.leaves(v)]
+        leaves = [x for v in s.values for x in program.leaves(v)]
         over = next(d for x in leaves for d in read_dims(program, x) if d.name == s.over)
-        _, vector, width = lanes(program, s, values, over)
+        _, vector, width = lanes(program, s, s.values, over)
         if value in leaves and vector == names[-1] and width > 1:
             return True
     return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -162,3 +162,37 @@ def test_what_a_store_reads_of_memory_is_read_before_it_stores() -> None:
     taken = re.search(r"each_taken<Taken, \d+, \d+, (\d+)>", text)
     assert taken is not None
     assert int(taken[1]) > 1
+
+
+def emitted(run: Callable[..., torch.Tensor], names: str) -> list[tuple[BlockProgram, str]]:
+    """The programs of a function of tensors [M, 256], which were run, and their texts."""
+    given = {n: torch.empty(4, 256, dtype=torch.bfloat16, device="meta") for n in names}
+    recipe = from_torch(run, given, dynamic={n: {0: "M"} for n in names})
+    request = Request(recipe, recipe.shapes[0], DType.BF16)
+    record = generate(request, jobs=1, progress=lambda event: None).record
+    made = block_programs(record.graph, threads=64, stages=2)
+    return [(p, "\n".join(KernelWriter(p, "it", DType.BF16).text())) for p in made]
+
+
+def test_sums_that_read_a_tensor_alike_are_one_pass_without_shared_memory() -> None:
+    def margins(a: torch.Tensor, p: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.triplet_margin_loss(a, p, n)
+
+    (program, text), *_ = emitted(margins, "apn")
+    assert not {*program.tiles} & {*program.tensors}  # no input is copied
+    assert re.search(r"reduce<Taken, Sum, 64, \d+, 32, 2, false, \d+>", text)  # two sums a thread
+    assert text.count("taken.a_tile = ") == 1
+
+
+def test_sums_of_which_one_takes_the_other_read_twice() -> None:
+    def spread(x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean(dim=-1, keepdim=True)).abs().mean(dim=-1)
+
+    (program, text), *_ = emitted(spread, "x")
+    assert "x_tile" in program.tiles
+    assert not re.search(r"reduce<\w+, Sum, 64, \d+, \d+, 2, false", text)
+
+
+def test_sums_along_an_extent_of_run_time_end_with_it() -> None:
+    _, (_, text) = emitted(lambda x: x.square().mean(), "x")
+    assert "}, (args.M_parts + 7) / 8);" in text

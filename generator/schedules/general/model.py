@@ -197,7 +197,7 @@ def _reopened(made: BlockProgram) -> float:
     """Return how often memory opens a page again, where threads pass a wide tile in columns."""
     most = 1.0
     for s in (s for said in made.statements.values() for s in said if isinstance(s, Reduce)):
-        for name in (x for v in (s.value, s.other) if v for x in made.leaves(v)):
+        for name in (x for v in s.values for x in made.leaves(v)):
             type_ = made.type(name)
             if name in made.tiles or name not in made.tensors or not type_.dims:
                 continue
