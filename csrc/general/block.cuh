@@ -14,6 +14,7 @@
 #include <cute/layout.hpp>
 
 #include "general/launch.cuh"
+#include "general/reductions.cuh"
 #include "general/vectors.cuh"
 #include "tile/math/elementwise.cuh"
 #include "tile/sync/dependent_launch.cuh"
@@ -23,12 +24,6 @@ namespace mirage::general {
 using namespace cute;
 
 // -- statements --------------------------------------------------------------------------------
-
-// The place of a thread in its block: so that the compiler knows its bounds.
-template <int kThreads>
-__device__ int thread_of() {
-  return static_cast<int>(threadIdx.x % kThreads);
-}
 
 // do_one(i) for i below kCount, dealt to the threads in turn, kAtOnce of them without a loop.
 template <int kThreads, int kCount, int kAtOnce = 8, class Do>
@@ -90,98 +85,6 @@ __device__ void load_vector(T* to, const T* from, int64_t stride, int left) {
     copy_16_bytes(to, from, left > 0);
   else
     load_elements<kWidth, false>(to, from, stride, left);
-}
-
-struct Sum {
-  static constexpr float kIdentity = 0.0f;
-  static __device__ float join(float a, float b) { return a + b; }
-};
-struct Max {
-  static constexpr float kIdentity = -INFINITY;
-  static __device__ float join(float a, float b) { return tile::maximum(a, b); }
-};
-
-// How threads share a reduction: kOuts results, each of kSteps steps. A result has kLanes lanes of
-// a warp, and kWarps warps where there are fewer results than warps.
-template <int kThreads, int kOuts, int kSteps>
-struct Shares {
-  static constexpr int kAll = kThreads / kWarpLanes;
-  static constexpr int power(int n) {
-    int found = 1;
-    while (2 * found <= n) found *= 2;
-    return found;
-  }
-  static constexpr int least(int a, int b) { return a < b ? a : b; }
-  static constexpr int kLanes =
-      least(least(power(kSteps), kWarpLanes), power(kOuts >= kThreads ? 1 : kThreads / kOuts));
-  static constexpr int kWarps = kLanes < kWarpLanes
-                                    ? 1
-                                    : least(power(kOuts >= kAll ? 1 : kAll / kOuts),
-                                            power((kSteps + kWarpLanes - 1) / kWarpLanes));
-  static constexpr int kScratch = kWarps > 1 ? kAll : 0;  // floats per element of a vector
-};
-
-// finish(out, value) for every result, where value[i] is the join of what add(out, step, taken,
-// value) joins to it for every step. A thread calls take(out, step, taken) for kAtOnce steps before
-// it adds the first of these. Steps from `end` on add nothing: no thread goes through all of them.
-// Neighbouring lanes have neighbouring steps of a result, or with `kTransposed` neighbouring
-// results. Has barriers if the reduction uses scratch.
-template <class Taken, class Op, int kThreads, int kOuts, int kSteps, int kWidth, bool kTransposed,
-          int kAtOnce, class Take, class Add, class Finish>
-__device__ void reduce(float* scratch, Take take, Add add, Finish finish, int end = kSteps) {
-  using S = Shares<kThreads, kOuts, kSteps>;
-  constexpr int kGroup = kWarpLanes / S::kLanes;  // results of a warp at a time
-  const int warp = thread_of<kThreads>() / kWarpLanes, lane = thread_of<kWarpLanes>();
-  const int part = warp % S::kWarps;
-  const int mine = kTransposed ? lane % kGroup : lane / S::kLanes;
-  const int first = (kTransposed ? lane / kGroup : lane % S::kLanes) + part * S::kLanes;
-  constexpr int kEach = kThreads / kWarpLanes / S::kWarps * kGroup;  // results at a time
-  constexpr int kStride = S::kLanes * S::kWarps, kRounds = kSteps / kStride;
-  constexpr int kTogether = kRounds < kAtOnce ? (kRounds > 0 ? kRounds : 1) : kAtOnce;
-  Taken taken[kTogether];
-#pragma unroll 2
-  for (int base = 0; base < kOuts; base += kEach) {
-    const int out = base + warp / S::kWarps * kGroup + mine;
-    float value[kWidth];
-    const auto together = [&](auto count, int step) {
-#pragma unroll
-      for (int j = 0; j < count; ++j) take(out, step + j * kStride, taken[j]);
-#pragma unroll
-      for (int j = 0; j < count; ++j) add(out, step + j * kStride, taken[j], value);
-    };
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) value[i] = Op::kIdentity;
-    if (kOuts % kEach == 0 || out < kOuts) {
-#pragma unroll 1
-      for (int round = 0; round + kTogether <= kRounds && round * kStride < end; round += kTogether)
-        together(Int<kTogether>{}, first + round * kStride);
-      constexpr int kRest = kRounds % kTogether, kWhole = kRounds - kRest;
-      if (kWhole * kStride < end) {
-        together(Int<kRest>{}, first + kWhole * kStride);
-        if (kSteps % kStride > first) together(Int<1>{}, first + kRounds * kStride);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i)
-#pragma unroll
-      for (int far = S::kLanes / 2; far > 0; far /= 2)
-        value[i] =
-            Op::join(value[i], __shfl_xor_sync(~0u, value[i], kTransposed ? far * kGroup : far));
-    if constexpr (S::kWarps > 1) {
-      if (lane == 0)
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) scratch[warp * kWidth + i] = value[i];
-      __syncthreads();
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        value[i] = Op::kIdentity;
-        for (int w = 0; w < S::kWarps; ++w)
-          value[i] = Op::join(value[i], scratch[((warp - part) + w) * kWidth + i]);
-      }
-      __syncthreads();
-    }
-    if ((kOuts % kEach == 0 || out < kOuts) && first == 0) finish(out, value);
-  }
 }
 
 // -- products on tensor cores ------------------------------------------------------------------

@@ -12,6 +12,12 @@ namespace mirage::general {
 
 constexpr int kWarpLanes = 32;
 
+// The place of a thread in its block: so that the compiler knows its bounds.
+template <int kThreads>
+__device__ int thread_of() {
+  return static_cast<int>(threadIdx.x % kThreads);
+}
+
 template <class T>
 __device__ float wide(T value) {
   return static_cast<float>(value);

@@ -29,7 +29,7 @@ from mirage_kernels.generator.tiles.program import (
     Store,
     Tile,
 )
-from mirage_kernels.generator.tiles.reductions import write_reductions
+from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
 from mirage_kernels.generator.tiles.stores import in_passes, write_stores
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
 
@@ -70,7 +70,7 @@ class KernelWriter:
         w = self.writer
         self._arguments()
         w.line("template <bool kAligned>")
-        w.line(f"__global__ void __launch_bounds__({self.program.threads})")
+        w.line(f"__global__ void __launch_bounds__({bounds(self.program)})")
         with w.block(f"{self.symbol}(const __grid_constant__ {self.args_type} args) {{"):
             self._body("blockIdx.x")
         w.line()

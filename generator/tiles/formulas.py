@@ -38,7 +38,7 @@ class Place:
     """Where formulas are computed: local coordinates by dim; dim and width of the vector.
 
     What was read before is among what the thread has `taken`, and so are the `rows` that an index
-    says of results.
+    says of results. A vector that `lies` in memory as it is wanted is at hand by its own name.
     """
 
     at: Mapping[str, str]
@@ -46,6 +46,7 @@ class Place:
     width: int = 1
     taken: Sequence[str] = ()
     rows: Sequence[str] = ()
+    lies: bool = False
 
 
 class Formulas:
@@ -354,6 +355,8 @@ class Formulas:
         if not type_.dims:
             return f"{name}[0]" if name in p.tiles else f"float(args.{name})"
         varies, count = place.vector in type_.names, self.count(name, place)
+        if name in place.taken and place.lies:
+            return f"wide({name}_v.of[e])"
         if name in place.taken and self._is_shifted(name, place):
             w.line(f"const auto {name}_v = shifted(taken.{name});")
             return f"wide({name}_v.of[e])"

@@ -38,7 +38,7 @@ from mirage_kernels.generator.tiles.program import (
     Tile,
     are_one_pass,
 )
-from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row
+from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_parts
 
 MASK = DType.FP16  # of truth values in shared memory: 1 and 0
 ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the tensor cores' instruction
@@ -125,7 +125,7 @@ class _Lowering:
             stages=self.stages,
             threads=self.threads,
         )
-        return with_barriers(program)
+        return with_barriers(with_parts(program))
 
     # -- places ----------------------------------------------------------------------------------
 

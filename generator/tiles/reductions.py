@@ -7,9 +7,21 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_kernels.generator.ir import Dim
-from mirage_kernels.generator.tiles.formulas import Formulas, Place
-from mirage_kernels.generator.tiles.program import Reduce
-from mirage_kernels.generator.tiles.vectors import WIDTHS, lanes
+from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Reduce
+from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, lanes, summed_words
+
+AT_WORK = 1024  # threads of a multiprocessor that sum up words: each has 64 registers
+
+
+def bounds(program: BlockProgram) -> str:
+    """Return the threads of a block and, where it sums up words, how many blocks have room at once.
+
+    Left alone, ptxas makes room for more of them, and each thread reads less before it waits.
+    """
+    said = (s for said in program.statements.values() for s in said if isinstance(s, Reduce))
+    words = any(summed_words(program, s) for s in said)
+    return f"{program.threads}, {AT_WORK // program.threads}" if words else f"{program.threads}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,15 @@ def in_one_pass(f: Formulas, a: Reduce, b: Reduce) -> bool:
 
 
 def write_reductions(f: Formulas, said: Sequence[Reduce]) -> None:
-    """Write a pass of reductions: lanes along the dim where operands are contiguous along it."""
+    """Write a pass of reductions."""
+    if name := summed_words(f.program, said[0]):
+        _write_words(f, said[0], name)
+    else:
+        _write_pass(f, said)
+
+
+def _write_pass(f: Formulas, said: Sequence[Reduce]) -> None:
+    """Write reductions with lanes along the dim along which operands are contiguous."""
     s, own, p = said[0], Shares.of(f, *said), f.program
     assert len(said) * own.sums <= WIDTHS[0]  # of a thread, as there is shared memory for
     values = [v for each in said for v in each.values]
@@ -89,6 +109,29 @@ def write_reductions(f: Formulas, said: Sequence[Reduce]) -> None:
             results = Place(f.coordinates(own.outs, own.sums), own.vector, own.sums)
             for i, each in enumerate(said):
                 _finish(f, each, results, f"e + {i}" if i else "e")
+
+
+def _write_words(f: Formulas, s: Reduce, name: str) -> None:
+    """Write a sum over uneven rows of a tensor, whose words are summed up as they lie."""
+    w, p, own = f.writer, f.program, Shares.of(f, s)
+    *rows, columns = own.outs
+    ctype, end = CTYPES[p.type(name).dtype], f"args.{f.tensor(name)}_end"
+    counts = f"{prod(d.size for d in rows)}, {columns.size}, {own.over.size}"
+    op = "Max" if s.op == "max" else "Sum"
+    kinds = f"kAligned, {ctype}, {op}, {p.threads}, {counts}, {at_once(VECTOR_BYTES)}"
+    head = f"reduce_words<{kinds}>({s.tile}_parts, {end}, [&]([[maybe_unused]] int i, int j) {{"
+    with w.block(head, "},"):
+        at = {**f.coordinates(rows, 1), s.over: "j", columns.name: "0"}
+        f.in_tensor(name, Place(at, columns.name, own.width), "const auto* from")
+        w.line(f"return Row<{ctype}>{{from, stride, left}};")
+    head = f"[&](const Vector<{ctype}, {own.width}>& {name}_v, float (&joined)[{own.width}]) {{"
+    with w.block(head, "},"):
+        (made,) = f.write([s.value], Place({}, columns.name, own.width, [name], lies=True))
+        with w.block(f"for (int e = 0; e < {own.width}; ++e) {{"):
+            w.line(f"joined[e] = {op}::join(joined[e], {made}[e]);")
+    with w.block("[&]([[maybe_unused]] int i, int c, const float (&joined)[1]) {", "});"):
+        at = {**f.coordinates(rows, 1), columns.name: "c"}
+        _finish(f, s, Place(at, "", 1), "e")
 
 
 def _end(f: Formulas, s: Reduce, steps: int) -> str:

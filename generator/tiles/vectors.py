@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirage_kernels.generator.ir import Dim, DType, TensorType
-from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Reduce
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Reduce, Tile
 
 WIDTHS = (8, 4, 2, 1)  # elements of a vector
 SHARED_AT_ONCE = 4  # what a thread computes of tiles alone, without a loop
@@ -63,6 +63,53 @@ def is_shifted(program: BlockProgram, value: str) -> bool:
         if value in leaves and vector == names[-1] and width > 1:
             return True
     return False
+
+
+def summed_words(program: BlockProgram, s: Reduce) -> str:
+    """Return the tensor whose aligned words a sum goes through, or nothing.
+
+    Words of uneven rows begin eight rows on where they began: threads that take every eighth row
+    sum up words as they lie, and put the sums in place at the end. It has one tensor, its rows
+    are summed whole, and the results are along them.
+    """
+    leaves = {x for v in s.values for x in program.leaves(v)}
+    varied = [x for x in leaves if program.type(x).dims]
+    results = program.tiles[s.tile].dims
+    if s.carried or s.other or len(varied) != 1 or varied[0] in program.tiles or not results:
+        return ""
+    (name,), columns, over = varied, results[-1], program.extents[s.over]
+    if columns.name != program.type(name).names[-1] or not _shifts(program, name, columns.name):
+        return ""
+    whole = not over.dynamic and program.type(name).dim(s.over).size == over.size
+    threads = word_parts(program.threads, columns.size)
+    return name if whole and threads and name not in program.optional else ""
+
+
+def word_parts(threads: int, columns: int) -> int:
+    """Return how many threads share the rows of each word of some columns: a multiple of eight."""
+    width = WIDTHS[0]
+    return 0 if columns % width else threads // (columns // width + 1) // width * width
+
+
+def words_at_work(program: BlockProgram, value: str) -> float:
+    """Return which part of the threads sums up words of a tensor as they lie, if a sum does."""
+    for s in (s for said in program.statements.values() for s in said if isinstance(s, Reduce)):
+        if summed_words(program, s) == value:
+            columns = program.tiles[s.tile].dims[-1].size
+            words = columns // WIDTHS[0] + 1
+            return word_parts(program.threads, columns) * words / program.threads
+    return 0.0
+
+
+def with_parts(program: BlockProgram) -> BlockProgram:
+    """Return a program with tiles for the sums of words that threads leave each other."""
+    tiles = dict(program.tiles)
+    for s in (s for said in program.statements.values() for s in said if isinstance(s, Reduce)):
+        if summed_words(program, s):
+            columns = program.tiles[s.tile].dims[-1]
+            parts = Dim("parts", word_parts(program.threads, columns.size))
+            tiles[f"{s.tile}_parts"] = Tile(f"{s.tile}_parts", (parts, columns), DType.FP32)
+    return replace(program, tiles=tiles)
 
 
 def widest_read(program: BlockProgram, value: str) -> int:

@@ -196,3 +196,21 @@ def test_sums_of_which_one_takes_the_other_read_twice() -> None:
 def test_sums_along_an_extent_of_run_time_end_with_it() -> None:
     _, (_, text) = emitted(lambda x: x.square().mean(), "x")
     assert "}, (args.M_parts + 7) / 8);" in text
+
+
+def column_sums(columns: int) -> str:
+    """The text of sums over the middle dim of [M, 64, columns]."""
+    given = {"x": torch.empty(4, 64, columns, dtype=torch.bfloat16, device="meta")}
+    recipe = from_torch(lambda x: x.square().sum(dim=1), given, dynamic={"x": {0: "M"}})
+    request = Request(recipe, recipe.shapes[0], DType.BF16)
+    record = generate(request, jobs=1, progress=lambda event: None).record
+    (program,) = block_programs(record.graph, threads=256, stages=2)
+    return "\n".join(KernelWriter(program, "it", DType.BF16).text())
+
+
+def test_sums_over_rows_of_uneven_length_go_through_words_as_they_lie() -> None:
+    uneven = column_sums(4095)
+    assert re.search(r"reduce_words<kAligned, __nv_bfloat16, Sum, 256, \d+, \d+, 64, 4>", uneven)
+    assert "shifted" not in uneven
+    assert "__launch_bounds__(256, 4)" in uneven  # registers for all that is read at once
+    assert "reduce_words" not in column_sums(4096)

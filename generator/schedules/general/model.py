@@ -16,13 +16,20 @@ from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.horizontal import launches
 from mirage_kernels.generator.tiles.lower import DEAR
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram, Reduce
-from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, widest_read
+from mirage_kernels.generator.tiles.vectors import (
+    WIDTHS,
+    at_once,
+    is_shifted,
+    widest_read,
+    words_at_work,
+)
 
 MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
 THREADS_EACH, BLOCKS_EACH = 2048, 32  # of a multiprocessor: CUDA programming guide, appendix
 PAGE_BYTES = 1024  # of a row of memory that is open, as seen by one multiprocessor: a lead
 LINE_BYTES = 64  # two sectors of the L2 cache, which memory gives together
+SECTOR_BYTES = 32
 SHARED_EACH = 1024  # bytes that a block takes beside its own, as the guide says
 # Leads, fitted to sweeps of a gated MLP, attention and norms on an H200.
 LATENCY_US = 1.2  # from a copy's start to its end under load
@@ -34,6 +41,7 @@ CLUSTERED = 0.9  # of the multiprocessors where clusters find room for all of th
 PRODUCTS = 0.5  # of the tensor cores' rate that mma.sync gets
 ISSUED_PER_US, OF_A_WARP = 4400.0, 600.0  # warp instructions of a multiprocessor and of one warp
 COPY, READ, PRODUCT = 14, 6, 3  # instructions: of a copied vector, of one read, of an mma.sync
+SHIFT = 60  # of a vector of uneven rows: words of it found, read and shifted into place
 MULTIPLY_ADD = 6  # where threads do it
 OPERATION = 2  # of an elementwise one; reading, converting and computing again are counted in
 SHARPNESS = 3  # how little times that overlap add to the longest of them
@@ -169,11 +177,14 @@ class _Reads:
             vector = min(VECTOR_BYTES, widest_read(made, node.name) * type_.dtype.bytes)
             size = prod(d.size for d in type_.dims) * type_.dtype.bytes
             copied = node.name in made.tiles
-            issued += (COPY if copied else READ) * size / vector / (1 if node.loop_cut else steps)
+            words = words_at_work(made, node.name)
+            each = COPY if copied else READ
+            each += SHIFT if is_shifted(made, node.name) and not words else 0
+            issued += each * size / vector / (words or 1) / (1 if node.loop_cut else steps)
             if copied and vector == VECTOR_BYTES and not is_shifted(made, node.name):
                 under_way += size * (ahead if node.loop_cut else 1)
             else:
-                under_way += min(size, made.threads * at_once(vector) * vector)
+                under_way += min(size, (words or 1) * made.threads * at_once(vector) * vector)
         return _Reads(under_way, issued)
 
 
@@ -189,6 +200,8 @@ def _fetched(made: BlockProgram) -> float:
         run = last.size * type_.dtype.bytes if last.size < made.extents[last.name].size else inf
         whole = widest_read(made, node.name) > 1
         lines = max(1.0, LINE_BYTES / run) if whole else 1.0 + LINE_BYTES / run
+        if is_shifted(made, node.name):  # words begin and end within sectors
+            lines = 1.0 + SECTOR_BYTES / run
         wanted, fetched = wanted + size, fetched + size * lines
     return fetched / wanted
 

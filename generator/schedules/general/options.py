@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mirage_kernels.generator.ir import Axis, Graph, Kind, Space, held_dims, ops_of_kind
+from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.ir.ops import COMBINES
 from mirage_kernels.generator.meaning.cost import contiguous_dims
+from mirage_kernels.generator.tiles.vectors import has_uneven_rows
 
 LONG = 4096  # of a dynamic dim that is summed along
 THREADS = (64, 128, 256, 512)
@@ -14,6 +16,7 @@ STAGES = (2, 3, 4, 5, 6)
 LEAST_OF_PRODUCT = 8  # elements of a tile along its dims: fewer are computed as so many
 LEAST_PART = 64  # elements of a sum's part along a contiguous dim
 GRID_TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+WORD_TILES = (24, 56, 120, 248)  # of uneven rows that are summed up: 4, 8, 16, 32 words hold them
 WIDE_TILES = (512, 1024, 2048, 4096, 8192)  # of a dim along which blocks sum up the same
 ROWS = (1, 2, 4, 8)  # of a dim that is summed along and contiguous in no tensor, besides
 LOOP_TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -34,6 +37,7 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
     """Return the values of every knob that are tried, by name; tile sizes by `Axis.tile_key`."""
     found: dict[str, tuple[int, ...]] = {}
     of_products, again = _product_dims(graph), _summed_again(graph)
+    in_words = _summed_in_words(graph)
     along, held = set[str](), set[str]()
     for kernel in graph.blocks:
         assert kernel.body is not None
@@ -42,6 +46,8 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
     for space in graph.spaces:
         for axis in space.axes:
             options = _tiles(axis, space.loop, sizes[axis.dim], wide=axis.dim in again)
+            if axis.dim in in_words and sizes[axis.dim] > WORD_TILES[-1]:
+                options = WORD_TILES
             if axis.reduced and axis.dim in held:
                 options = tuple(sorted({_part(sizes[axis.dim], n) for n in CLUSTERS}))
             elif axis.reduced and not combines(graph, space):
@@ -55,6 +61,22 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
     stages = STAGES if any(s.loop for s in graph.spaces) else STAGES[:1]
     threads = THREADS[1:] if held else THREADS  # parts of long rows are work for many
     return {**found, "threads": threads, "stages": stages}
+
+
+def _summed_in_words(graph: Graph) -> set[str]:
+    """Return the last dims of tensors whose uneven rows a kernel sums up, and nothing else."""
+    found = set[str]()
+    for kernel in graph.blocks:
+        body, types = kernel.body, [graph.values[a].type for a in kernel.args]
+        types = [t for t in types if t.dims]
+        if not body or not body.space or body.space.loop or body.space.reduced or len(types) != 1:
+            continue
+        (given,) = types
+        over = {d for d in given.dims[:-1] if d.name in {n.over for n in body.of(*_SUMS)}}
+        uneven = given.dtype in STORAGE_DTYPES and has_uneven_rows(given)
+        if uneven and over and not any(d.dynamic for d in over):
+            found.add(given.names[-1])
+    return found
 
 
 def _product_dims(graph: Graph) -> set[str]:
