@@ -356,12 +356,12 @@ class Formulas:
             return f"{name}[0]" if name in p.tiles else f"float(args.{name})"
         varies, count = place.vector in type_.names, self.count(name, place)
         if name in place.taken and place.lies:
-            return f"wide({name}_v.of[e])"
+            return f"wide({name}_v, e)"
         if name in place.taken and self._is_shifted(name, place):
             w.line(f"const auto {name}_v = shifted(taken.{name});")
-            return f"wide({name}_v.of[e])"
+            return f"wide({name}_v, e)"
         if name in place.taken:
-            return f"wide(taken.{name}.of[{'e' if varies else 0}])"
+            return f"wide(taken.{name}, {'e' if varies else 0})"
         w.line(f"float {name}_v[{count}];")
         if name in p.tiles:
             self._from_tile(name, place, count)

@@ -11,17 +11,20 @@ from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Reduce
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, lanes, summed_words
 
-AT_WORK = 1024  # threads of a multiprocessor that sum up words: each has 64 registers
+AT_WORK = 1024  # threads of a multiprocessor that sum up what memory holds: of 64 registers each
 
 
 def bounds(program: BlockProgram) -> str:
-    """Return the threads of a block and, where it sums up words, how many blocks have room at once.
+    """Return the threads of a block and, where it sums up what it reads in place, blocks at once.
 
-    Left alone, ptxas makes room for more of them, and each thread reads less before it waits.
+    Left alone, ptxas makes room for more blocks: it uses some of what a thread reads at once before
+    it reads the rest, and less is on its way (smooth_l1_loss of 2 x 134 MB: 70.0 us, mse 66.0).
     """
-    said = (s for said in program.statements.values() for s in said if isinstance(s, Reduce))
-    words = any(summed_words(program, s) for s in said)
-    return f"{program.threads}, {AT_WORK // program.threads}" if words else f"{program.threads}"
+    reduced = (s for said in program.statements.values() for s in said if isinstance(s, Reduce))
+    leaves = {x for s in reduced for v in s.values for x in program.leaves(v)}
+    read = (leaves & {*program.tensors}) - {*program.tiles} - program.iotas
+    in_place = any(program.type(x).dims for x in read) and not program.fragments
+    return f"{program.threads}, {AT_WORK // program.threads}" if in_place else f"{program.threads}"
 
 
 @dataclass(frozen=True)

@@ -212,5 +212,11 @@ def test_sums_over_rows_of_uneven_length_go_through_words_as_they_lie() -> None:
     uneven = column_sums(4095)
     assert re.search(r"reduce_words<kAligned, __nv_bfloat16, Sum, 256, \d+, \d+, 64, 4>", uneven)
     assert "shifted" not in uneven
-    assert "__launch_bounds__(256, 4)" in uneven  # registers for all that is read at once
     assert "reduce_words" not in column_sums(4096)
+
+
+def test_threads_that_sum_up_what_they_read_in_place_have_registers_for_it() -> None:
+    (_, text), *_ = emitted(lambda x, y: (x - y).square().mean(), "xy")
+    assert "__launch_bounds__(64, 16)" in text
+    _, held = row_norm(256)
+    assert "__launch_bounds__(64)" in held
