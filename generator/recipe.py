@@ -55,6 +55,10 @@ class Shape:
         """Name of the shape in file names, such as `K4096_N6144`."""
         return "_".join(f"{name}{size}" for name, size in self.dims.items())
 
+    def kernel(self, dtype: DType) -> str:
+        """Name of a kernel of the shape, such as `K4096_N6144_fp16`; without dims `fp16`."""
+        return "_".join((*(f"{name}{size}" for name, size in self.dims.items()), dtype.value))
+
 
 def shape(source: str, **dims: int) -> Shape:
     """Make a catalog entry: `shape("Llama-3-8B qkv_proj", K=4096, N=6144)`.
@@ -95,6 +99,7 @@ class Recipe:
     Of several programs that share nothing but inputs, and that one launch is to run, `independent`
     says how many results each has.
     `broadcast` names vectors that calls give as one element, with a stride of 0.
+    General kernels are planned for the `typical` extents of dynamic dims.
     """
 
     inputs: Mapping[str, str]
@@ -113,6 +118,7 @@ class Recipe:
     indexed: tuple[Indexed, ...] = ()
     independent: tuple[int, ...] = ()
     broadcast: tuple[str, ...] = ()
+    typical: Mapping[str, int] = field(default_factory=dict)
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
     name: str = ""
     program: Program = _no_program
@@ -173,7 +179,10 @@ class Recipe:
             if size > most:
                 raise ShapeError(f"dim {name} of {self.name} must be at most {most}, not {size}")
         static = {n: Dim(n, chosen.dims[n]) for n in wanted}
-        return static | {n: Dim(n, bound, dynamic=True) for n, bound in self.dynamic.items()}
+        return static | {
+            n: Dim(n, bound, dynamic=True, typical=self.typical.get(n, 0))
+            for n, bound in self.dynamic.items()
+        }
 
     def input_types(self, chosen: Shape, dtype: DType) -> dict[str, TensorType]:
         """Return the type of every input at a shape."""

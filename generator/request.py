@@ -41,7 +41,7 @@ class Request:
     @property
     def name(self) -> str:
         """What a person calls it: `rms_norm_linear K4096_N6144_fp16`."""
-        return f"{self.recipe.name} {self.shape.stem}_{self.dtype.value}"
+        return f"{self.recipe.name} {self.shape.kernel(self.dtype)}"
 
 
 def requests(

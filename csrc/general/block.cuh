@@ -13,53 +13,14 @@
 #include <cute/arch/mma_sm80.hpp>
 #include <cute/layout.hpp>
 
-#include "general/launch.cuh"
+#include "general/each.cuh"
 #include "general/reductions.cuh"
-#include "general/vectors.cuh"
-#include "tile/math/elementwise.cuh"
-#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::general {
 
 using namespace cute;
 
 // -- statements --------------------------------------------------------------------------------
-
-// do_one(i) for i below kCount, dealt to the threads in turn, kAtOnce of them without a loop.
-template <int kThreads, int kCount, int kAtOnce = 8, class Do>
-__device__ void each(Do do_one) {
-  constexpr int kRounds = kCount / kThreads, kRest = kCount % kThreads;
-  const int thread = thread_of<kThreads>();
-#pragma unroll kAtOnce
-  for (int round = 0; round < kRounds; ++round) do_one(thread + round * kThreads);
-  if constexpr (kRest > 0) {
-    if (thread < kRest) do_one(thread + kRounds * kThreads);
-  }
-}
-
-// The same in two parts: take(i, taken) for kAtOnce of them, then use(i, taken) for these.
-template <class Taken, int kThreads, int kCount, int kAtOnce, class Take, class Use>
-__device__ void each_taken(Take take, Use use) {
-  constexpr int kRounds = kCount / kThreads, kRest = kCount % kThreads;
-  constexpr int kTogether = kRounds < kAtOnce ? (kRounds > 0 ? kRounds : 1) : kAtOnce;
-  const int thread = thread_of<kThreads>();
-  Taken taken[kTogether];
-  const auto together = [&](auto count, int first) {
-#pragma unroll
-    for (int j = 0; j < count; ++j) take(first + j * kThreads, taken[j]);
-#pragma unroll
-    for (int j = 0; j < count; ++j) use(first + j * kThreads, taken[j]);
-  };
-#pragma unroll 1
-  for (int round = 0; round + kTogether <= kRounds; round += kTogether)
-    together(Int<kTogether>{}, thread + round * kThreads);
-  together(Int<kRounds % kTogether>{}, thread + (kRounds - kRounds % kTogether) * kThreads);
-  if constexpr (kRest > 0) {
-    if (thread < kRest) together(Int<1>{}, thread + kRounds * kThreads);
-  }
-}
-
-struct Nothing {};  // taken
 
 // 16 bytes to shared memory, without waiting: zeros where they are not wanted.
 __device__ inline void copy_16_bytes(void* to, const void* from, bool wanted) {

@@ -24,11 +24,13 @@ struct Tensor {
   int64_t strides[kMostDims];
   bool aligned;
   const void* end;  // behind the last element; where all strides are positive
+  int bytes;        // of an element
 };
 
 inline Tensor tensor(void* at, const int64_t* strides, int bytes, bool packed, bool uneven,
                      std::initializer_list<int64_t> extents) {
   Tensor made{at, static_cast<int>(extents.size()), {}, reinterpret_cast<uintptr_t>(at) % 16 == 0};
+  made.bytes = bytes;
   int64_t beside = 1, last_element = 0;
   for (int i = made.dims - 1; i >= 0; --i) {
     made.strides[i] = strides[i];
@@ -51,6 +53,13 @@ class Tensors {
   Tensor next(int bytes, bool packed, bool uneven, std::initializer_list<int64_t> extents) {
     const Tensor made = tensor(*tensors_++, strides_, bytes, packed, uneven, extents);
     strides_ += made.dims;
+    return made;
+  }
+  // An index tensor of int32 or int64: behind its strides come the bytes of a number.
+  Tensor next_index(std::initializer_list<int64_t> extents) {
+    const int bytes = static_cast<int>(strides_[extents.size()]);
+    const Tensor made = next(bytes, false, false, extents);
+    ++strides_;
     return made;
   }
 

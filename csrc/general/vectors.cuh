@@ -88,6 +88,27 @@ __device__ int64_t row_of(const Index* index, bool wanted, int64_t rows) {
   return row >= 0 && row < rows ? row : -1;
 }
 
+// The same of an index tensor whose numbers have 4 or 8 bytes.
+template <bool kWraps>
+__device__ int64_t row_of(const void* index, int64_t at, int bytes, bool wanted, int64_t rows) {
+  if (bytes == 8) return row_of<kWraps>(static_cast<const int64_t*>(index) + at, wanted, rows);
+  return row_of<kWraps>(static_cast<const int*>(index) + at, wanted, rows);
+}
+
+// How far a row is that lies in pages of so many rows.
+__device__ inline int64_t in_pages(int64_t row, int rows, int64_t page_stride, int64_t row_stride) {
+  const int page = static_cast<int>(row) / rows;
+  return page * page_stride + (static_cast<int>(row) - page * rows) * row_stride;
+}
+
+// A vector, NaN where there is no row that it could be of.
+template <class T, int kWidth>
+__device__ Vector<T, kWidth> or_nan(Vector<T, kWidth> made, int64_t row) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) made.of[i] = row < 0 ? T(NAN) : made.of[i];
+  return made;
+}
+
 // A vector of a tensor in device memory, zeros where it is not wanted. The compiler keeps such
 // reads in front of what uses them, so that they are under way at once.
 template <int kWidth, class T>

@@ -25,6 +25,7 @@ _KINDS: dict[str, tuple[object, str]] = {
     "also": (dict[str, str], '{"total": "M K"}'),
     "output": (str, '"M N"'),
     "dynamic": (dict[str, int], '{"M": 4096}'),
+    "typical": (dict[str, int], '{"Hkv": 8}'),
     "scalars": (dict[str, float], '{"eps": 1e-6}'),
     "ranges": (dict[str, str], '{"seq_lens": "T..L"}'),
     "optional": (tuple[str, ...], '("bias",), with its comma'),
@@ -86,6 +87,7 @@ def _mistakes(recipe: Recipe) -> Iterator[tuple[str, str]]:
         "ranges": ("inputs", inputs),
         "optional": ("inputs", inputs),
         "wide": ("results", ("output", *recipe.also)),
+        "typical": ("dynamic dims", recipe.dynamic),
     }
     for what, (kind, known) in named.items():
         for name in (n for n in getattr(recipe, what) if n not in known):

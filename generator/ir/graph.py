@@ -21,14 +21,16 @@ from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES
 
 @dataclass(frozen=True, order=True)
 class Dim:
-    """A named extent; `dynamic` extents are bounds of a run-time value."""
+    """A named extent; `dynamic` extents are bounds of a run-time value, `typical` in most calls."""
 
     name: str
     size: int
     dynamic: bool = False
+    typical: int = 0  # 0: unknown
 
     def __str__(self) -> str:
-        return f"{self.name}<={self.size}" if self.dynamic else f"{self.name}={self.size}"
+        typical = f"~{self.typical}" if self.typical else ""
+        return f"{self.name}{'<=' if self.dynamic else '='}{self.size}{typical}"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ class Indexed:
     """How an input or a result is addressed through an index tensor.
 
     An index that is none of a row's reads zeros and writes nothing. Where two write one row, it is
-    open whose elements it holds behind.
+    open whose elements it holds behind. Rows may lie in pages, in memory `[rows, page, D]`: row r
+    is row r % page of page r // page, of fewer than 2^31.
     """
 
     tensor: str  # an input's name, or `result_0`
@@ -27,13 +28,20 @@ class Indexed:
     place: int  # of the rows among the dims in memory; they are not the last
     rows: Dim
     by: str  # name of the index tensor
-    dtype: str  # int32 or int64
+    dtype: str  # int32 or int64; int: either, as each call says
     wraps: bool = False  # negative numbers count from the last row
+    page: Dim | None = None  # of rows, whose pages `rows` counts
+    unknown_is_nan: bool = False  # an index that is none of a row's reads NaN
+
+    @property
+    def counts(self) -> tuple[Dim, ...]:
+        """How many rows there are: so many, or pages of so many."""
+        return (self.rows, self.page) if self.page else (self.rows,)
 
     def memory(self, dims: Iterable[Dim]) -> tuple[Dim, ...]:
         """Return the dims of the tensor in memory, of those that a program gives it."""
         own = [d for d in dims if d.name not in self.dims]
-        return (*own[: self.place], self.rows, *own[self.place :])
+        return (*own[: self.place], *self.counts, *own[self.place :])
 
     def numbers(self, type_: TensorType) -> tuple[Dim, ...]:
         """Return the dims of the index tensor."""

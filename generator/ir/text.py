@@ -76,8 +76,9 @@ def parse_type(text: str) -> TensorType:
     dims = []
     for item in filter(None, rest.rstrip("]").split(", ")):
         dynamic = "<=" in item
-        name, size = item.split("<=" if dynamic else "=")
-        dims.append(Dim(name, int(size), dynamic))
+        name, sizes = item.split("<=" if dynamic else "=")
+        size, _, typical = sizes.partition("~")
+        dims.append(Dim(name, int(size), dynamic, int(typical or 0)))
     return TensorType(tuple(dims), DType(dtype))
 
 

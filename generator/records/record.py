@@ -52,8 +52,7 @@ class About:
     @property
     def stem(self) -> str:
         """File name without ending: `K4096_N6144_fp16`."""
-        dims = "_".join(f"{name}{size}" for name, size in self.shape.items())
-        return f"{dims}_{self.dtype}"
+        return "_".join((*(f"{name}{size}" for name, size in self.shape.items()), self.dtype))
 
     @property
     def storage(self) -> DType:
@@ -69,7 +68,8 @@ class About:
     def command(self) -> str:
         """The command that makes this kernel's files."""
         dims = ",".join(f"{name}={size}" for name, size in self.shape.items())
-        return f"{self.recipe_command} --arch {self.arch} --dtype {self.dtype} --shape {dims}"
+        chosen = f" --shape {dims}" if dims else ""
+        return f"{self.recipe_command} --arch {self.arch} --dtype {self.dtype}{chosen}"
 
 
 @dataclass(frozen=True)

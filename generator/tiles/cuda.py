@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Axis, Dim, DType, Phase
 from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place, constant, layout
 from mirage_kernels.generator.tiles.program import (
@@ -33,6 +34,8 @@ from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
 from mirage_kernels.generator.tiles.stores import in_passes, write_stores
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
 
+INDICES = {"int32": "int", "int64": "int64_t", "int": "void"}  # in C++
+
 
 class KernelWriter:
     """Writes the kernel of one block program."""
@@ -46,7 +49,7 @@ class KernelWriter:
         self.inputs = [n for n in read if n.out.type.dims]
         self.scalars = [n for n in read if not n.out.type.dims]
         self.indices = {x.by: x for x in program.indexed.values()}
-        rows = (x.rows for x in program.indexed.values())
+        rows = (d for x in program.indexed.values() for d in x.counts)
         extents = (*program.extents.values(), *rows)
         self.dynamic = list(dict.fromkeys(d.name for d in extents if d.dynamic))
 
@@ -104,8 +107,10 @@ class KernelWriter:
                 if n.op == "input" and is_shifted(self.program, n.name):
                     w.line(f"const void* {name}_end;")
             for x in self.indices.values():
-                w.line(f"const {'int' if x.dtype == 'int32' else 'int64_t'}* {x.by}_index;")
+                w.line(f"const {INDICES[x.dtype]}* {x.by}_index;")
                 w.line(f"int64_t {x.by}_index_strides[{max(1, len(x.dims))}];")
+                if x.dtype == "int":
+                    w.line(f"int {x.by}_index_bytes;")
             for n in self.scalars:
                 w.line(f"{'int' if n.out.type.dtype is DType.INT32 else 'float'} {n.name};")
             for dim in (*self.dynamic, *(f"{a.name}_tile" for a in self.program.splits)):
@@ -283,6 +288,13 @@ class KernelWriter:
     def _load(self, s: Load) -> None:
         f, tile = self.formulas, self.program.tiles[s.value]
         name = f"({self._stage(tile)})" if s.value in self.staged else s.value
+        own = self.program.indexed.get(s.value)
+        if own is not None and own.unknown_is_nan:
+            raise PlanError(
+                f"{s.value} is staged in shared memory, where rows that {own.by} does not say "
+                "would be zeros, not NaN",
+                "what is read element by element may be NaN",
+            )
         if is_shifted(self.program, s.value):
             return self._load_uneven(s, name)
         with self._vectors(tile, s.value) as place:

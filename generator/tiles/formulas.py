@@ -184,7 +184,7 @@ class Formulas:
         parts = [f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m]
         if value in p.indexed:
             w.line(f"const int64_t row = {self._row(value, place)};")
-            parts.append(f"(row < 0 ? 0 : row * {strides[p.indexed[value].rows.name]})")
+            parts.append(f"(row < 0 ? 0 : {self._of_row(value, strides)})")
         offset = " + ".join(parts) or "0"
         packed = p.packed_strides(value)
         if packed:
@@ -228,9 +228,21 @@ class Formulas:
             for d in own.dims
             if self.is_uneven(value, d)
         ]
-        rows = f"args.{own.rows.name}" if own.rows.dynamic else str(own.rows.size)
-        given = f"{' + '.join((at, *steps))}, {' && '.join(tests) or 'true'}, {rows}"
+        counts = [f"args.{d.name}" if d.dynamic else str(d.size) for d in own.counts]
+        rows = " * ".join(f"int64_t({n})" for n in counts) if own.page else counts[0]
+        number = " + ".join((at, *steps))
+        if own.dtype == "int":
+            number = f"{at}, {' + '.join(steps) or '0'}, {at}_bytes"
+        given = f"{number}, {' && '.join(tests) or 'true'}, {rows}"
         return f"row_of<{str(own.wraps).lower()}>({given})"
+
+    def _of_row(self, value: str, strides: Mapping[str, str]) -> str:
+        """Return how far `row` is from the first one."""
+        own = self.program.indexed[value]
+        if own.page is None:
+            return f"row * {strides[own.rows.name]}"
+        page = f"args.{own.page.name}" if own.page.dynamic else str(own.page.size)
+        return f"in_pages(row, {page}, {strides[own.rows.name]}, {strides[own.page.name]})"
 
     def reads(self, value: str) -> list[str]:
         """Return the tensors in device memory that a formula reads in place."""
@@ -268,7 +280,8 @@ class Formulas:
         kinds, given = f"{self.count(name, place)}, {beside}", "from, stride, left"
         if self._is_shifted(name, place):
             return f"read_uneven<{kinds}>({given}, args.{self.tensor(name)}_end)"
-        return f"read_within<{kinds}>({given})"
+        read, own = f"read_within<{kinds}>({given})", self.program.indexed.get(name)
+        return f"or_nan({read}, row)" if own is not None and own.unknown_is_nan else read
 
     def at_once(self, place: Place) -> int:
         """Return how many times a thread takes what it takes before it uses the first."""

@@ -18,6 +18,7 @@ Whole = npt.NDArray[np.int64]
 Places = Mapping[str, Whole]  # coordinates in whole tensors by dim, broadcastable
 BEYOND = 2  # rows that no index says, in a draw
 ROWS = 5  # of a table that is drawn
+PAGE = 3  # rows of a page
 
 
 def rows_of(own: Indexed, index: Whole, rows: int) -> Whole:
@@ -35,9 +36,10 @@ def addressed(
     """
     memory, index = given
     said = np.asarray(index[tuple(places[d] for d in own.dims)]).astype(np.int64)
-    row = rows_of(own, said, memory.shape[own.place])
+    counts = memory.shape[own.place : own.place + len(own.counts)]
+    row = rows_of(own, said, int(np.prod(counts, dtype=np.int64)))
     order = [places[d] for d in names if d not in own.dims]
-    order.insert(own.place, np.maximum(row, 0))
+    order[own.place : own.place] = np.unravel_index(np.maximum(row, 0), counts)
     at, *more = np.broadcast_arrays(row >= 0, *order)
     return np.asarray(at), tuple(more)
 
@@ -51,9 +53,10 @@ def grid(shape: Sequence[int], names: Sequence[str]) -> dict[str, Whole]:
 def gathered(
     own: Indexed, names: Sequence[str], given: tuple[Array, Array], shape: Sequence[int]
 ) -> Array:
-    """Return the tensor that a program takes, zeros where there is no row."""
+    """Return the tensor that a program takes, zeros or NaN where there is no row."""
     inside, at = addressed(own, names, grid(shape, names), given)
-    return masked_load(given[0], at, inside)
+    found = masked_load(given[0], at, inside)
+    return np.where(inside, found, np.nan) if own.unknown_is_nan else found
 
 
 def scattered(
@@ -85,5 +88,6 @@ def draws(
         yield own.by, said.reshape(shape).astype(np.float64)
     for tensor, own in indexed.items():
         memory = [n for d, n in dims[tensor].items() if d not in own.dims]
-        memory.insert(own.place, rows[own.by])
+        counts = [-(-rows[own.by] // PAGE), PAGE] if own.page else [rows[own.by]]
+        memory[own.place : own.place] = counts
         yield tensor, rng.standard_normal(memory)

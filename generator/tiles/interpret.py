@@ -215,13 +215,18 @@ class _Run(Machine[Statement, None]):
         self.block.copy(s.value, index, self.device(s.value, index), self.group)
 
     def device(self, name: str, index: Index) -> Array:
-        """Read a tensor in place: zeros past its extents."""
-        names = self.program.type(name).names
+        """Read a tensor in place: zeros past its extents, and NaN or zeros of unknown rows."""
+        names, own = self.program.type(name).names, self.program.indexed.get(name)
         mine = {d: index[d] for d in names}
         whole = self.block.whole(name, mine)
         inside = self.block.within(name, mine, names)
         tensor = self.tensors[self.program.tensors[name]]
-        return masked_load(tensor, *self.located(name, whole, inside)) if names else tensor
+        if not names:
+            return tensor
+        places, there = self.located(name, whole, inside)
+        read = masked_load(tensor, places, there)
+        nan = own is not None and own.unknown_is_nan
+        return np.where(inside & ~there, np.nan, read) if nan else read
 
     def located(
         self, name: str, whole: Mapping[str, Places], inside: Inside

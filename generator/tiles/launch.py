@@ -25,7 +25,7 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.horizontal import JointWriter, launches
-from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.program import BlockProgram, Store
 from mirage_kernels.generator.tiles.vectors import has_uneven_rows
 
 _PARAMETERS = (
@@ -101,14 +101,14 @@ class Launcher:
     def dynamic(self) -> list[str]:
         """Dynamic dims of the inputs, in order of appearance."""
         dims = [d for n in self.graph.inputs for d in n.out.type.dims]
-        dims += [x.rows for x in self.indexed]
+        dims += [d for x in self.indexed for d in x.counts]
         return list(dict.fromkeys(d.name for d in dims if d.dynamic))
 
     def text(self, opening: Sequence[str]) -> str:
         """Return the file, behind the lines of its header."""
         w = Writer()
-        w.lines += opening
-        w.write('#include "general/block.cuh"', "")
+        w.lines += [*opening, "// clang-format off", ""]  # a writer of lines knows no better breaks
+        w.write(f'#include "general/{self._header}.cuh"', "")
         w.write("namespace mirage::generated {", "namespace {", "")
         for bucket in self.buckets:
             for launch in self._launches(bucket):
@@ -119,6 +119,14 @@ class Launcher:
         w.write("}  // namespace", "}  // namespace mirage::generated", "")
         self._entry(w)
         return w.text()
+
+    @property
+    def _header(self) -> str:
+        """Return what kernels are written in: those that store results alone need no CuTe."""
+        said = (
+            s for b in self.buckets for p in b.programs for x in p.statements.values() for s in x
+        )
+        return "each" if all(isinstance(s, Store) for s in said) else "block"
 
     def _launches(self, bucket: Bucket) -> list[KernelWriter | JointWriter]:
         """Return what writes the kernel of each launch, in order."""
@@ -210,7 +218,9 @@ class Launcher:
                 self._declare(w, v, "given.next", parts)
             for x in self.indices:
                 extents = ", ".join(f"int64_t({self._extent(d, parts)})" for d in self._numbers(x))
-                made = f"given.next({4 if x.dtype == 'int32' else 8}, false, false, {{{extents}}})"
+                kind = f"next({4 if x.dtype == 'int32' else 8}, false, false, "
+                kind = "next_index(" if x.dtype == "int" else kind
+                made = f"given.{kind}{{{extents}}})"
                 w.line(f"const auto {x.by}_index_tensor = {made};")
             for v in self.tensors[-results:]:
                 self._declare(w, v, "given.next", parts)
@@ -258,6 +268,8 @@ class Launcher:
         for x in own.indices:
             field = f"{args}.{x}_index"
             w.line(f"general::assign({field}, {field}_strides, {x}_index_tensor);")
+            if own.indices[x].dtype == "int":
+                w.line(f"{field}_bytes = {x}_index_tensor.bytes;")
         for n in own.scalars:
             place = [x.name for x in self.scalars].index(own.program.tensors[n.name])
             w.line(f"{args}.{n.name} = static_cast<decltype({args}.{n.name})>(scalars[{place}]);")

@@ -87,7 +87,8 @@ class _Kernel(Formulas):
         sizes = [f"{kind}_{dim}" for kind, dim in self.kinds]
         extents = self.program.extents.values()
         static = [d.name for d in extents if not d.dynamic]
-        rows = dict.fromkeys(x.rows.name for x in self.program.indexed.values())
+        counts = (d for x in self.program.indexed.values() for d in x.counts)
+        rows = dict.fromkeys(d.name for d in counts)
         launch = Launch(
             symbol,
             tensors=list(self.tensors),

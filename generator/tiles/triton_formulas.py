@@ -110,7 +110,8 @@ class Formulas:
         """Return a name for what is no value of the program."""
         p = self.program
         taken = {*p.body.values, *p.extents, *p.tensors.values()}
-        taken |= {name for x in p.indexed.values() for name in (x.by, x.rows.name)}
+        taken |= {x.by for x in p.indexed.values()}
+        taken |= {d.name for x in p.indexed.values() for d in x.counts}
         return free(name, taken)
 
     def scratch(self, name: str) -> str:
@@ -141,10 +142,10 @@ class Formulas:
         terms = [f"{tensor}_ptr"]
         parts = {parts_of(a.dim): self.part_index(a.dim) for a in self.parted}
         made = p.type(p.node(value).args[0]) if p.node(value).op == "output" else p.type(value)
-        rows = p.indexed[value].rows.name if value in p.indexed else ""
+        rows = self.in_rows(value) if value in p.indexed else {}
         for i, d in enumerate(x.name for x in p.memory(value)):
-            if d == rows:
-                terms.append(f"{self.row_of(value)} * {tensor}_strides[{i}]")
+            if d in rows:
+                terms.append(f"{rows[d]} * {tensor}_strides[{i}]")
                 continue
             index = self.index(value, d, wanted) if d in made.names else parts[d]
             terms.append(f"{index} * {tensor}_strides[{i}]")
@@ -153,6 +154,21 @@ class Formulas:
     def row_of(self, value: str) -> str:
         """Return the variable that holds the rows of a value's elements."""
         return self.scratch(f"{value}_row")
+
+    def in_rows(self, value: str) -> dict[str, str]:
+        """Return where the rows of a value's elements are, by the dims that count rows."""
+        own, row = self.program.indexed[value], self.row_of(value)
+        if own.page is None:
+            return {own.rows.name: row}
+        return {
+            d.name: f"({row} {op} {own.page.name})"
+            for d, op in zip(own.counts, ("//", "%"), strict=True)
+        }
+
+    def known(self, value: str) -> str:
+        """Return the test that there are the rows of a value's elements."""
+        own, row = self.program.indexed[value], self.row_of(value)
+        return f"({row} >= 0) & ({row} < {' * '.join(d.name for d in own.counts)})"
 
     def rows(self, value: str, wanted: Names, mask: str) -> str:
         """Write which rows an index tensor says; return the test of all, `mask` among it."""
@@ -169,9 +185,9 @@ class Formulas:
             made += f" + 0 * {self.index(value, wanted[-1], wanted)}"  # masks are no scalars
         self.assign(row, made)
         if own.wraps:
-            self.assign(row, f"tl.where({row} < 0, {row} + {own.rows.name}, {row})")
-        tests = [f"({row} >= 0)", f"({row} < {own.rows.name})"]
-        return " & ".join([*([enclosed(mask)] if mask else []), *tests])
+            last = " * ".join(d.name for d in own.counts)
+            self.assign(row, f"tl.where({row} < 0, {row} + {last}, {row})")
+        return " & ".join([*([enclosed(mask)] if mask else []), self.known(value)])
 
     # -- formulas ----------------------------------------------------------------------------------
 
@@ -240,7 +256,12 @@ class Formulas:
         """Return what reads a tensor: zeros beyond its extents."""
         names = self.dims(value)
         mask = self.rows(value, names, self.inside(value, names, names))
-        return f"tl.load({self.pointers(value, names)}{f', mask={mask}, other=0' if mask else ''})"
+        more, own = f", mask={mask}, other=0" if mask else "", self.program.indexed.get(value)
+        read = f"tl.load({self.pointers(value, names)}{more})"
+        if own is None or not own.unknown_is_nan:
+            return read
+        self.assign(self.scratch(f"{value}_read"), read)
+        return f'tl.where({self.known(value)}, {self.scratch(f"{value}_read")}, float("nan"))'
 
     def narrowed(self, value: str) -> str:
         """Return what rounds a value to its dtype, that of its tile if it has one."""

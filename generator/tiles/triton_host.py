@@ -88,8 +88,12 @@ class Host:
         given = [n.name for n in g.inputs] + more if more else given
         self.line(f"def {name}({', '.join(given)}):")
         w.depth += 1
-        made = " and ".join(f"{o} {dims_text(self.memory(g.values[o]))}" for o in g.outputs)
-        w.line(f'"""Return {made}."""')
+        made = [f"{o} {dims_text(self.memory(g.values[o]))}" for o in g.outputs]
+        said = f'"""Return {" and ".join(made)}."""'
+        if len(said) > w.room:
+            w.write('"""Return results.', "", *(f"{one}." for one in made), '"""')
+        else:
+            w.line(said)
         self.extents()
         for launch in self.launches:
             self.launch(launch)

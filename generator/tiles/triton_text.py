@@ -22,7 +22,7 @@ def python_lines(text: str, room: int) -> list[str]:
     if not opening and _is_hugged(right):
         opening, inner = _last_call(right)
         head += opening
-    called = opening[-1:].isidentifier() or opening.endswith("]")
+    called = opening[-1:].isalnum() or opening.endswith(("_", "]"))
     return [f"{head}(", *_inside(inner, room - len(UNIT), call=called), ")" + ":" * defined]
 
 

@@ -84,7 +84,7 @@ def _dims(graph: Graph) -> Iterator[Dim]:
 def roles_of(graph: Graph) -> GeneralRoles:
     """Return the first dynamic dim that only one operand of some product has, or blocks cut.
 
-    One that is summed along, as keys are, chooses nothing.
+    One that is summed along, as keys are, chooses nothing, nor does one of a typical extent.
     """
     summed = _summed(graph)
     for kernel in graph.blocks:
@@ -95,7 +95,8 @@ def roles_of(graph: Graph) -> GeneralRoles:
             for d in dims:
                 if not all(d.name in own for own in names) and d.name not in (node.over, *summed):
                     return GeneralRoles(d.name)
-    dynamic = {d.name for n in graph.inputs for d in n.out.type.dims if d.dynamic}
+    dims = [d for n in graph.inputs for d in n.out.type.dims]
+    dynamic = {d.name for d in dims if d.dynamic and not d.typical}
     cut = [a.dim for s in graph.spaces for a in s.grid if a.dim in dynamic and not a.reduced]
     return GeneralRoles(*cut[:1])
 
@@ -117,7 +118,8 @@ def sizes_for(graph: Graph, counted: str, size: int) -> dict[str, int]:
     """Return the extents that a bucket is planned for."""
     summed, found = _summed(graph), {}
     for d in _dims(graph):
-        wanted = (size or MANY) if d.name == counted else LONG if d.name in summed else FEW
+        beside = d.typical or FEW
+        wanted = (size or MANY) if d.name == counted else LONG if d.name in summed else beside
         found[d.name] = min(d.size, wanted) if d.dynamic else d.size
     return found
 

@@ -111,9 +111,11 @@ def header(record: KernelRecord) -> Header:
     if record.indexed:
         said = "; ".join(
             f"{x.tensor} at the {x.rows.name} that {x.by} {dims_text(x.dims)} says, {x.dtype}"
+            + (f", in pages of {x.page.name}" if x.page else "")
             for x in record.indexed
         )
-        more = [("Indexed", f"{said}. One out of range: zeros, nothing written.")]
+        zeros = "NaN" if any(x.unknown_is_nan for x in record.indexed) else "zeros"
+        more = [("Indexed", f"{said}. One out of range: {zeros}, nothing written.")]
     return replace(made, paragraphs=[("Schedule", "general."), *made.paragraphs, *more])
 
 
@@ -126,8 +128,10 @@ def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
 
 
 def entries(record: KernelRecord) -> list[Entry]:
-    """Return no row of the dispatch table: programs are called by name."""
-    return []
+    """Return the row of a kernel for any shape; others are of programs and called by name."""
+    if record.shape or not record.indexed:
+        return []
+    return [Entry(record.recipe, record.dtype, {}, record.stem, general=True)]
 
 
 PLAN = Plan(

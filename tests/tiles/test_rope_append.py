@@ -1,0 +1,92 @@
+"""The recipe rope_append as a Triton program, in Triton's interpreter, against the library's op.
+
+Triton reads TRITON_INTERPRET when it is imported: this file runs itself in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from mirage_kernels.append_library import qk_norm_rope_append
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.pipeline import generate
+from mirage_kernels.generator.request import Request
+from mirage_kernels.recipes.rope_append import rope_append
+
+TOKENS, HQ, HKV, D, ROTATED, PAGES, PAGE, POSITIONS = 5, 4, 2, 32, 16, 3, 4, 7
+SLOTS = PAGES * PAGE
+
+
+def loaded(path: str) -> ModuleType:
+    spec = spec_from_file_location("program", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def split(lines: Tensor, rope: str) -> list[Tensor]:
+    """Return views of what rotates with each other, and of the rest."""
+    turned, rest = lines.tensor_split([ROTATED], -1)
+    pairs = turned.chunk(2, -1) if rope == "neox" else (turned[..., ::2], turned[..., 1::2])
+    return [*pairs, rest]
+
+
+def main(path: str, rope: str, layout: str) -> None:
+    """Run the program on tensors of which some tokens have no slot and one no position."""
+    drawn = torch.Generator().manual_seed(0)
+    qkv = torch.randn(TOKENS, (HQ + 2 * HKV) * D, generator=drawn).half()
+    table = torch.randn(POSITIONS, ROTATED, generator=drawn).half()
+    positions = torch.tensor([3, 0, POSITIONS, 6, 1])
+    slots = torch.tensor([9, -1, 2, SLOTS, 11], dtype=torch.int32)
+    shape = [PAGES, PAGE, HKV, D] if layout == "NHD" else [PAGES, HKV, PAGE, D]
+    caches = [torch.randn(shape, generator=drawn).half() for _ in range(2)]
+    nhd = [x if layout == "NHD" else x.transpose(1, 2) for x in caches]
+    wanted, right = torch.empty(TOKENS, HQ, D).half(), [x.clone() for x in nhd]
+    given = (qkv, None, None, None, None, table, positions, *right, slots)
+    qk_norm_rope_append(*given, HQ, HKV, 0.0, 0.0, "none", rope, q=wanted)
+
+    q, k, v = qkv.view(TOKENS, -1, D).tensor_split([HQ, HQ + HKV], 1)
+    cos, sin = table.chunk(2, -1)
+    rows = [positions, slots, *split(nhd[0], rope), nhd[1]]
+    made = loaded(path).rope_append(*split(q, rope), *split(k, rope), v, cos, sin, *rows)
+    close = {"atol": 2e-3, "rtol": 2e-3, "equal_nan": True}
+    for found, part in zip(made[:3], split(wanted, rope), strict=True):
+        torch.testing.assert_close(found, part, **close)
+    for cache, one in zip(nhd, right, strict=True):
+        torch.testing.assert_close(cache, one, **close)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("triton")
+    request = Request(rope_append, rope_append.shapes[0], DType.FP16, "sm_90a")
+    files = generate(request, jobs=1, progress=lambda event: None).files
+    (text,) = (text for name, text in files.items() if name.endswith("triton.py"))
+    path = tmp_path_factory.mktemp("program") / "program.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("rope", ["neox", "interleaved"])
+def test_it_computes_what_the_op_does(program: Path, rope: str, layout: str) -> None:
+    cache = {"TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(program.parent)}
+    command = [sys.executable, __file__, str(program), rope, layout]
+    environment = {**os.environ, **cache}
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
