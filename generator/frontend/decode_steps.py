@@ -14,7 +14,7 @@ from mirage_kernels.generator.frontend.models import Model
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 # Ops without a recipe, and the sizes of heads that their kernels have.
-HAND_WRITTEN = dict.fromkeys(("qk_norm_rope_append", "rope_append"), (64, 96, 128, 192, 256))
+HAND_WRITTEN = {"qk_norm_rope_append": (64, 96, 128, 192, 256)}
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,11 @@ def _append(rank: Rank) -> Kernels:
     latent, norm = rank.model.latent, rank.model.family.qk_norm
     if latent is not None:
         yield "mla_rope_append", {"C": latent.keys, "P": latent.rope}
+    elif norm:
+        yield "qk_norm_rope_append", {"D": rank.model.head_dim}
     else:
-        name = "qk_norm_rope_append" if norm else "rope_append"
-        yield name, {"D": rank.model.head_dim}
+        yield "rope_append", {}
+        yield "rope_append_fp32", {}  # tables of cosines and sines come in either type
 
 
 def _attention(rank: Rank) -> Kernels:
