@@ -8,7 +8,6 @@ from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Axis, Dim, DType, Phase
 from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place, constant, layout
 from mirage_kernels.generator.tiles.program import (
@@ -31,10 +30,9 @@ from mirage_kernels.generator.tiles.program import (
     Tile,
 )
 from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
+from mirage_kernels.generator.tiles.rows import index_arguments, require_zeros
 from mirage_kernels.generator.tiles.stores import in_passes, write_stores
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
-
-INDICES = {"int32": "int", "int64": "int64_t", "int": "void"}  # in C++
 
 
 class KernelWriter:
@@ -107,10 +105,7 @@ class KernelWriter:
                 if n.op == "input" and is_shifted(self.program, n.name):
                     w.line(f"const void* {name}_end;")
             for x in self.indices.values():
-                w.line(f"const {INDICES[x.dtype]}* {x.by}_index;")
-                w.line(f"int64_t {x.by}_index_strides[{max(1, len(x.dims))}];")
-                if x.dtype == "int":
-                    w.line(f"int {x.by}_index_bytes;")
+                w.write(*index_arguments(x))
             for n in self.scalars:
                 w.line(f"{'int' if n.out.type.dtype is DType.INT32 else 'float'} {n.name};")
             for dim in (*self.dynamic, *(f"{a.name}_tile" for a in self.program.splits)):
@@ -147,12 +142,15 @@ class KernelWriter:
         """Write which block of the grid this is, the reduced axis first: a cluster's blocks."""
         w, p = self.writer, self.program
         w.line(f"[[maybe_unused]] int block = {block};")
-        *inner, last = sorted(p.space.grid, key=lambda a: not a.reduced) or (None,)
-        for axis in (a for a in inner if a):
+        axes = sorted(p.space.grid, key=lambda a: not a.reduced)
+        for axis in axes[:-1]:
             w.line(f"[[maybe_unused]] const int {axis.name}_index = block % {self.blocks(axis)};")
             w.line(f"block /= {self.blocks(axis)};")
-        if last:  # a remainder of a number of run time takes thirty instructions
+        for last in axes[-1:]:  # a remainder of a number of run time takes thirty instructions
             w.line(f"[[maybe_unused]] const int {last.name}_index = block;")
+            # Never true, but no compiler knows: it divides before the block waits.
+            if not all(self.blocks(a).isdigit() for a in axes[:-1]):
+                w.line(f"if ({last.name}_index >= {self.blocks(last)}) return;")
         if p.space.loop:
             w.line(f"const int steps = {self._steps(p.space.loop)};")
 
@@ -288,13 +286,7 @@ class KernelWriter:
     def _load(self, s: Load) -> None:
         f, tile = self.formulas, self.program.tiles[s.value]
         name = f"({self._stage(tile)})" if s.value in self.staged else s.value
-        own = self.program.indexed.get(s.value)
-        if own is not None and own.unknown_is_nan:
-            raise PlanError(
-                f"{s.value} is staged in shared memory, where rows that {own.by} does not say "
-                "would be zeros, not NaN",
-                "what is read element by element may be NaN",
-            )
+        require_zeros(self.program, s.value)
         if is_shifted(self.program, s.value):
             return self._load_uneven(s, name)
         with self._vectors(tile, s.value) as place:

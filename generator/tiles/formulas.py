@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.emit.cuda import TYPES
 from mirage_kernels.generator.emit.statements import vocabulary
@@ -15,6 +15,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
+from mirage_kernels.generator.tiles.rows import behind_first_row, find_rows, row_of
 from mirage_kernels.generator.tiles.vectors import at_once, has_uneven_rows, read_dims, widest
 
 CTYPES = {**TYPES, DType.INT32: "int", DType.BOOL: "bool"}
@@ -38,7 +39,8 @@ class Place:
     """Where formulas are computed: local coordinates by dim; dim and width of the vector.
 
     What was read before is among what the thread has `taken`, and so are the `rows` that an index
-    says of results. A vector that `lies` in memory as it is wanted is at hand by its own name.
+    says of results. A vector that `lies` in memory as it is wanted is at hand by its own name;
+    `found` names variables that hold rows.
     """
 
     at: Mapping[str, str]
@@ -47,6 +49,7 @@ class Place:
     taken: Sequence[str] = ()
     rows: Sequence[str] = ()
     lies: bool = False
+    found: Mapping[str, str] = field(default_factory=dict)
 
 
 class Formulas:
@@ -183,8 +186,8 @@ class Formulas:
         moves = {d: [t for t in x if t != "0"] for d, x in places.items() if d not in rows}
         parts = [f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m]
         if value in p.indexed:
-            w.line(f"const int64_t row = {self._row(value, place)};")
-            parts.append(f"(row < 0 ? 0 : {self._of_row(value, strides)})")
+            w.line(f"const int64_t row = {place.found.get(value) or row_of(self, value, place)};")
+            parts.append(f"(row < 0 ? 0 : {behind_first_row(p.indexed[value], strides)})")
         offset = " + ".join(parts) or "0"
         packed = p.packed_strides(value)
         if packed:
@@ -211,39 +214,6 @@ class Formulas:
         wide |= self._is_shifted(value, place)
         return "kAligned" if vector == last and wide else "false"
 
-    def _row(self, value: str, place: Place, *, taken: bool = True) -> str:
-        """Return which row of its tensor a place has, as an index tensor says; -1: none."""
-        own = self.program.indexed[value]
-        if taken and value in place.rows:
-            return f"taken.{value}_row"
-        at = f"args.{own.by}_index"
-        places = {d: (*self.offset(value, d), place.at[d]) for d in own.dims}
-        steps = [
-            f"({' + '.join(places[d])}) * {at}_strides[{i}]"
-            for i, d in enumerate(own.dims)
-            if [*places[d]] != ["0"]
-        ]
-        tests = [
-            f"{' + '.join(places[d])} < {self.limit(value, d)}"
-            for d in own.dims
-            if self.is_uneven(value, d)
-        ]
-        counts = [f"args.{d.name}" if d.dynamic else str(d.size) for d in own.counts]
-        rows = " * ".join(f"int64_t({n})" for n in counts) if own.page else counts[0]
-        number = " + ".join((at, *steps))
-        if own.dtype == "int":
-            number = f"{at}, {' + '.join(steps) or '0'}, {at}_bytes"
-        given = f"{number}, {' && '.join(tests) or 'true'}, {rows}"
-        return f"row_of<{str(own.wraps).lower()}>({given})"
-
-    def _of_row(self, value: str, strides: Mapping[str, str]) -> str:
-        """Return how far `row` is from the first one."""
-        own = self.program.indexed[value]
-        if own.page is None:
-            return f"row * {strides[own.rows.name]}"
-        page = f"args.{own.page.name}" if own.page.dynamic else str(own.page.size)
-        return f"in_pages(row, {page}, {strides[own.rows.name]}, {strides[own.page.name]})"
-
     def reads(self, value: str) -> list[str]:
         """Return the tensors in device memory that a formula reads in place."""
         p = self.program
@@ -267,12 +237,16 @@ class Formulas:
             yield "Taken"
 
     def take(self, place: Place) -> None:
-        """Write what reads vectors of tensors into `taken`."""
-        for name in place.taken:
+        """Write what reads vectors of tensors into `taken`.
+
+        Rows are found first and once each: what they lead to comes last.
+        """
+        here = replace(place, found=find_rows(self, place))
+        for name in sorted(place.taken, key=lambda name: name in here.found):
             with self.writer.block("{"):
-                self.writer.line(f"taken.{name} = {self.read(name, place)};")
+                self.writer.line(f"taken.{name} = {self.read(name, here)};")
         for name in place.rows:
-            self.writer.line(f"taken.{name}_row = {self._row(name, place, taken=False)};")
+            self.writer.line(f"taken.{name}_row = {here.found[name]};")
 
     def read(self, name: str, place: Place) -> str:
         """Write the pointer to a vector of a tensor, and return what reads it."""

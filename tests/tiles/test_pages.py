@@ -20,6 +20,7 @@ from mirage_kernels.generator.schedules.general.plan import launcher, sources
 from mirage_kernels.generator.tiles.check import compare, require_same, shortened
 from mirage_kernels.generator.tiles.indices import draws, gathered, scattered
 from mirage_kernels.generator.tiles.lower import block_programs
+from mirage_kernels.generator.tiles.rows import require_zeros
 from mirage_kernels.recipes.rope_append import rope_append, rope_append_fp32
 
 PAGE = Dim("page_size", 2**31 - 1, dynamic=True)
@@ -110,6 +111,26 @@ def test_emitted_kernels_take_index_tensors_of_either_type(text: str) -> None:
     assert "const void* slots_index;" in text
     assert "args.slots_index_strides[0], args.slots_index_bytes," in text
     assert "slots_index_tensor = given.next_index({int64_t(M)});" in text
+
+
+def test_a_part_of_a_launch_finds_each_row_once(text: str) -> None:
+    """Rows of the table for q and k, of the caches for both parts of k and for v."""
+    assert text.count("row_of<false>(args.positions_index,") == 2
+    assert text.count("row_of<false>(args.slots_index,") == 3
+
+
+def test_a_block_divides_before_it_waits(text: str) -> None:
+    first = text.index("if (z_index >= ((args.M")
+    assert first < text.index("grid_dependency_wait", first) < text.index("z_index * 8", first)
+
+
+def test_rows_that_are_nan_are_not_staged(record: KernelRecord) -> None:
+    short, _ = shortened(record.graph)
+    own = of_results(record.indexed, record.graph.outputs)
+    program = next(p.with_indices(own) for p in block_programs(short, 32, 1))
+    name = next(v for v, tensor in program.tensors.items() if tensor == "cos")
+    with pytest.raises(PlanError, match=f"{name} is staged in shared memory, where rows that pos"):
+        require_zeros(program, name)
 
 
 def test_kernels_that_store_results_alone_need_no_headers_of_cute(text: str) -> None:

@@ -52,8 +52,8 @@ __device__ __forceinline__ void rope_append_0_any(const rope_append_0_any_args& 
   block /= ((args.P + 32 - 1) / 32);
   [[maybe_unused]] const int y_index = block % ((args.Hq + 4 - 1) / 4);
   block /= ((args.Hq + 4 - 1) / 4);
-  [[maybe_unused]] const int z_index = block % ((args.M + 8 - 1) / 8);
-  block /= ((args.M + 8 - 1) / 8);
+  [[maybe_unused]] const int z_index = block;
+  if (z_index >= ((args.M + 8 - 1) / 8)) return;
   tile::grid_dependency_wait();
   tile::launch_dependents();
   {
@@ -67,6 +67,10 @@ __device__ __forceinline__ void rope_append_0_any(const rope_append_0_any_args& 
       [[maybe_unused]] const int P_at = (i % 4) * 8;
       [[maybe_unused]] const int Hq_at = i / 4 % 4;
       [[maybe_unused]] const int M_at = i / 16;
+      const int64_t positions_index_row =
+          row_of<false>(args.positions_index, (z_index * 8 + M_at) *
+                        args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
+                        M_at < args.M, args.table_rows);
       {
         const int64_t stride = kAligned ? 1 : args.q_first_tile_in_strides[2];
         const auto* from =
@@ -79,20 +83,6 @@ __device__ __forceinline__ void rope_append_0_any(const rope_append_0_any_args& 
         const int left = z_index * 8 + M_at < args.M && y_index * 4 + Hq_at < args.Hq ? args.P -
             (x_index * 32 + P_at) : 0;
         taken.q_first_tile = read_within<8, kAligned>(from, stride, left);
-      }
-      {
-        const int64_t stride = kAligned ? 1 : args.cos_tile_in_strides[1];
-        const int64_t row =
-            row_of<false>(args.positions_index, (z_index * 8 + M_at) *
-                          args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
-                          M_at < args.M, args.table_rows);
-        const auto* from =
-            args.cos_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
-                                               args.cos_tile_in_strides[1])) + (row < 0 ? 0 : row *
-                                               args.cos_tile_in_strides[0]);
-        const int left =
-            row >= 0 && z_index * 8 + M_at < args.M ? args.P - (x_index * 32 + P_at) : 0;
-        taken.cos_tile = or_nan(read_within<8, kAligned>(from, stride, left), row);
       }
       {
         const int64_t stride = kAligned ? 1 : args.q_second_tile_in_strides[2];
@@ -108,11 +98,19 @@ __device__ __forceinline__ void rope_append_0_any(const rope_append_0_any_args& 
         taken.q_second_tile = read_within<8, kAligned>(from, stride, left);
       }
       {
+        const int64_t stride = kAligned ? 1 : args.cos_tile_in_strides[1];
+        const int64_t row = positions_index_row;
+        const auto* from =
+            args.cos_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
+                                               args.cos_tile_in_strides[1])) + (row < 0 ? 0 : row *
+                                               args.cos_tile_in_strides[0]);
+        const int left =
+            row >= 0 && z_index * 8 + M_at < args.M ? args.P - (x_index * 32 + P_at) : 0;
+        taken.cos_tile = or_nan(read_within<8, kAligned>(from, stride, left), row);
+      }
+      {
         const int64_t stride = kAligned ? 1 : args.sin_tile_in_strides[1];
-        const int64_t row =
-            row_of<false>(args.positions_index, (z_index * 8 + M_at) *
-                          args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
-                          M_at < args.M, args.table_rows);
+        const int64_t row = positions_index_row;
         const auto* from =
             args.sin_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
                                                args.sin_tile_in_strides[1])) + (row < 0 ? 0 : row *
@@ -197,8 +195,8 @@ __device__ __forceinline__ void rope_append_1_any(const rope_append_1_any_args& 
   block /= ((args.S + 32 - 1) / 32);
   [[maybe_unused]] const int y_index = block % ((args.Hq + 4 - 1) / 4);
   block /= ((args.Hq + 4 - 1) / 4);
-  [[maybe_unused]] const int z_index = block % ((args.M + 8 - 1) / 8);
-  block /= ((args.M + 8 - 1) / 8);
+  [[maybe_unused]] const int z_index = block;
+  if (z_index >= ((args.M + 8 - 1) / 8)) return;
   tile::grid_dependency_wait();
   tile::launch_dependents();
   {
@@ -287,8 +285,8 @@ __device__ __forceinline__ void rope_append_2_any(const rope_append_2_any_args& 
   block /= ((args.P + 32 - 1) / 32);
   [[maybe_unused]] const int y_index = block % ((args.Hkv + 2 - 1) / 2);
   block /= ((args.Hkv + 2 - 1) / 2);
-  [[maybe_unused]] const int z_index = block % ((args.M + 8 - 1) / 8);
-  block /= ((args.M + 8 - 1) / 8);
+  [[maybe_unused]] const int z_index = block;
+  if (z_index >= ((args.M + 8 - 1) / 8)) return;
   tile::grid_dependency_wait();
   tile::launch_dependents();
   {
@@ -304,6 +302,14 @@ __device__ __forceinline__ void rope_append_2_any(const rope_append_2_any_args& 
       [[maybe_unused]] const int P_at = (i % 4) * 8;
       [[maybe_unused]] const int Hkv_at = i / 4 % 2;
       [[maybe_unused]] const int M_at = i / 8;
+      const int64_t positions_index_row =
+          row_of<false>(args.positions_index, (z_index * 8 + M_at) *
+                        args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
+                        M_at < args.M, args.table_rows);
+      const int64_t slots_index_row =
+          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
+                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
+                        int64_t(args.page_size));
       {
         const int64_t stride = kAligned ? 1 : args.k_first_tile_in_strides[2];
         const auto* from =
@@ -316,20 +322,6 @@ __device__ __forceinline__ void rope_append_2_any(const rope_append_2_any_args& 
         const int left = z_index * 8 + M_at < args.M && y_index * 2 + Hkv_at < args.Hkv ? args.P
             - (x_index * 32 + P_at) : 0;
         taken.k_first_tile = read_within<8, kAligned>(from, stride, left);
-      }
-      {
-        const int64_t stride = kAligned ? 1 : args.cos_tile_in_strides[1];
-        const int64_t row =
-            row_of<false>(args.positions_index, (z_index * 8 + M_at) *
-                          args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
-                          M_at < args.M, args.table_rows);
-        const auto* from =
-            args.cos_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
-                                               args.cos_tile_in_strides[1])) + (row < 0 ? 0 : row *
-                                               args.cos_tile_in_strides[0]);
-        const int left =
-            row >= 0 && z_index * 8 + M_at < args.M ? args.P - (x_index * 32 + P_at) : 0;
-        taken.cos_tile = or_nan(read_within<8, kAligned>(from, stride, left), row);
       }
       {
         const int64_t stride = kAligned ? 1 : args.k_second_tile_in_strides[2];
@@ -345,11 +337,19 @@ __device__ __forceinline__ void rope_append_2_any(const rope_append_2_any_args& 
         taken.k_second_tile = read_within<8, kAligned>(from, stride, left);
       }
       {
+        const int64_t stride = kAligned ? 1 : args.cos_tile_in_strides[1];
+        const int64_t row = positions_index_row;
+        const auto* from =
+            args.cos_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
+                                               args.cos_tile_in_strides[1])) + (row < 0 ? 0 : row *
+                                               args.cos_tile_in_strides[0]);
+        const int left =
+            row >= 0 && z_index * 8 + M_at < args.M ? args.P - (x_index * 32 + P_at) : 0;
+        taken.cos_tile = or_nan(read_within<8, kAligned>(from, stride, left), row);
+      }
+      {
         const int64_t stride = kAligned ? 1 : args.sin_tile_in_strides[1];
-        const int64_t row =
-            row_of<false>(args.positions_index, (z_index * 8 + M_at) *
-                          args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
-                          M_at < args.M, args.table_rows);
+        const int64_t row = positions_index_row;
         const auto* from =
             args.sin_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
                                                args.sin_tile_in_strides[1])) + (row < 0 ? 0 : row *
@@ -358,14 +358,8 @@ __device__ __forceinline__ void rope_append_2_any(const rope_append_2_any_args& 
             row >= 0 && z_index * 8 + M_at < args.M ? args.P - (x_index * 32 + P_at) : 0;
         taken.sin_tile = or_nan(read_within<8, kAligned>(from, stride, left), row);
       }
-      taken.out_stored_row =
-          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
-                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
-                        int64_t(args.page_size));
-      taken.k_turned_stored_row =
-          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
-                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
-                        int64_t(args.page_size));
+      taken.out_stored_row = slots_index_row;
+      taken.k_turned_stored_row = slots_index_row;
     },
     [&]([[maybe_unused]] int i, const Taken& taken) {
       [[maybe_unused]] const int P_at = (i % 4) * 8;
@@ -451,8 +445,8 @@ __device__ __forceinline__ void rope_append_3_any(const rope_append_3_any_args& 
   block /= ((args.S + 32 - 1) / 32);
   [[maybe_unused]] const int y_index = block % ((args.Hkv + 2 - 1) / 2);
   block /= ((args.Hkv + 2 - 1) / 2);
-  [[maybe_unused]] const int z_index = block % ((args.M + 8 - 1) / 8);
-  block /= ((args.M + 8 - 1) / 8);
+  [[maybe_unused]] const int z_index = block;
+  if (z_index >= ((args.M + 8 - 1) / 8)) return;
   tile::grid_dependency_wait();
   tile::launch_dependents();
   {
@@ -464,6 +458,10 @@ __device__ __forceinline__ void rope_append_3_any(const rope_append_3_any_args& 
       [[maybe_unused]] const int S_at = (i % 4) * 8;
       [[maybe_unused]] const int Hkv_at = i / 4 % 2;
       [[maybe_unused]] const int M_at = i / 8;
+      const int64_t slots_index_row =
+          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
+                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
+                        int64_t(args.page_size));
       {
         const int64_t stride = kAligned ? 1 : args.k_rest_tile_in_strides[2];
         const auto* from =
@@ -477,10 +475,7 @@ __device__ __forceinline__ void rope_append_3_any(const rope_append_3_any_args& 
             - (x_index * 32 + S_at) : 0;
         taken.k_rest_tile = read_within<8, kAligned>(from, stride, left);
       }
-      taken.out_stored_row =
-          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
-                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
-                        int64_t(args.page_size));
+      taken.out_stored_row = slots_index_row;
     },
     [&]([[maybe_unused]] int i, const Taken& taken) {
       [[maybe_unused]] const int S_at = (i % 4) * 8;
@@ -537,8 +532,8 @@ __device__ __forceinline__ void rope_append_4_any(const rope_append_4_any_args& 
   block /= ((args.D + 64 - 1) / 64);
   [[maybe_unused]] const int y_index = block % ((args.Hkv + 2 - 1) / 2);
   block /= ((args.Hkv + 2 - 1) / 2);
-  [[maybe_unused]] const int z_index = block % ((args.M + 8 - 1) / 8);
-  block /= ((args.M + 8 - 1) / 8);
+  [[maybe_unused]] const int z_index = block;
+  if (z_index >= ((args.M + 8 - 1) / 8)) return;
   tile::grid_dependency_wait();
   tile::launch_dependents();
   {
@@ -550,6 +545,10 @@ __device__ __forceinline__ void rope_append_4_any(const rope_append_4_any_args& 
       [[maybe_unused]] const int D_at = (i % 8) * 8;
       [[maybe_unused]] const int Hkv_at = i / 8 % 2;
       [[maybe_unused]] const int M_at = i / 16;
+      const int64_t slots_index_row =
+          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
+                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
+                        int64_t(args.page_size));
       {
         const int64_t stride = kAligned ? 1 : args.v_tile_in_strides[2];
         const auto* from =
@@ -561,10 +560,7 @@ __device__ __forceinline__ void rope_append_4_any(const rope_append_4_any_args& 
             - (x_index * 64 + D_at) : 0;
         taken.v_tile = read_within<8, kAligned>(from, stride, left);
       }
-      taken.out_stored_row =
-          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
-                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
-                        int64_t(args.page_size));
+      taken.out_stored_row = slots_index_row;
     },
     [&]([[maybe_unused]] int i, const Taken& taken) {
       [[maybe_unused]] const int D_at = (i % 8) * 8;

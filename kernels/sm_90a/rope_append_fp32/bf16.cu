@@ -53,8 +53,8 @@ __device__ __forceinline__ void rope_append_fp32_0_any(const rope_append_fp32_0_
   block /= ((args.P + 32 - 1) / 32);
   [[maybe_unused]] const int y_index = block % ((args.Hq + 4 - 1) / 4);
   block /= ((args.Hq + 4 - 1) / 4);
-  [[maybe_unused]] const int z_index = block % ((args.M + 8 - 1) / 8);
-  block /= ((args.M + 8 - 1) / 8);
+  [[maybe_unused]] const int z_index = block;
+  if (z_index >= ((args.M + 8 - 1) / 8)) return;
   tile::grid_dependency_wait();
   tile::launch_dependents();
   {
@@ -68,6 +68,10 @@ __device__ __forceinline__ void rope_append_fp32_0_any(const rope_append_fp32_0_
       [[maybe_unused]] const int P_at = (i % 4) * 8;
       [[maybe_unused]] const int Hq_at = i / 4 % 4;
       [[maybe_unused]] const int M_at = i / 16;
+      const int64_t positions_index_row =
+          row_of<false>(args.positions_index, (z_index * 8 + M_at) *
+                        args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
+                        M_at < args.M, args.table_rows);
       {
         const int64_t stride = kAligned ? 1 : args.q_first_tile_in_strides[2];
         const auto* from =
@@ -80,20 +84,6 @@ __device__ __forceinline__ void rope_append_fp32_0_any(const rope_append_fp32_0_
         const int left = z_index * 8 + M_at < args.M && y_index * 4 + Hq_at < args.Hq ? args.P -
             (x_index * 32 + P_at) : 0;
         taken.q_first_tile = read_within<8, kAligned>(from, stride, left);
-      }
-      {
-        const int64_t stride = kAligned ? 1 : args.cos_tile_in_strides[1];
-        const int64_t row =
-            row_of<false>(args.positions_index, (z_index * 8 + M_at) *
-                          args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
-                          M_at < args.M, args.table_rows);
-        const auto* from =
-            args.cos_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
-                                               args.cos_tile_in_strides[1])) + (row < 0 ? 0 : row *
-                                               args.cos_tile_in_strides[0]);
-        const int left =
-            row >= 0 && z_index * 8 + M_at < args.M ? args.P - (x_index * 32 + P_at) : 0;
-        taken.cos_tile = or_nan(read_within<8, kAligned>(from, stride, left), row);
       }
       {
         const int64_t stride = kAligned ? 1 : args.q_second_tile_in_strides[2];
@@ -109,11 +99,19 @@ __device__ __forceinline__ void rope_append_fp32_0_any(const rope_append_fp32_0_
         taken.q_second_tile = read_within<8, kAligned>(from, stride, left);
       }
       {
+        const int64_t stride = kAligned ? 1 : args.cos_tile_in_strides[1];
+        const int64_t row = positions_index_row;
+        const auto* from =
+            args.cos_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
+                                               args.cos_tile_in_strides[1])) + (row < 0 ? 0 : row *
+                                               args.cos_tile_in_strides[0]);
+        const int left =
+            row >= 0 && z_index * 8 + M_at < args.M ? args.P - (x_index * 32 + P_at) : 0;
+        taken.cos_tile = or_nan(read_within<8, kAligned>(from, stride, left), row);
+      }
+      {
         const int64_t stride = kAligned ? 1 : args.sin_tile_in_strides[1];
-        const int64_t row =
-            row_of<false>(args.positions_index, (z_index * 8 + M_at) *
-                          args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
-                          M_at < args.M, args.table_rows);
+        const int64_t row = positions_index_row;
         const auto* from =
             args.sin_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
                                                args.sin_tile_in_strides[1])) + (row < 0 ? 0 : row *
@@ -199,8 +197,8 @@ __device__ __forceinline__ void rope_append_fp32_1_any(const rope_append_fp32_1_
   block /= ((args.S + 32 - 1) / 32);
   [[maybe_unused]] const int y_index = block % ((args.Hq + 4 - 1) / 4);
   block /= ((args.Hq + 4 - 1) / 4);
-  [[maybe_unused]] const int z_index = block % ((args.M + 8 - 1) / 8);
-  block /= ((args.M + 8 - 1) / 8);
+  [[maybe_unused]] const int z_index = block;
+  if (z_index >= ((args.M + 8 - 1) / 8)) return;
   tile::grid_dependency_wait();
   tile::launch_dependents();
   {
@@ -290,8 +288,8 @@ __device__ __forceinline__ void rope_append_fp32_2_any(const rope_append_fp32_2_
   block /= ((args.P + 32 - 1) / 32);
   [[maybe_unused]] const int y_index = block % ((args.Hkv + 2 - 1) / 2);
   block /= ((args.Hkv + 2 - 1) / 2);
-  [[maybe_unused]] const int z_index = block % ((args.M + 8 - 1) / 8);
-  block /= ((args.M + 8 - 1) / 8);
+  [[maybe_unused]] const int z_index = block;
+  if (z_index >= ((args.M + 8 - 1) / 8)) return;
   tile::grid_dependency_wait();
   tile::launch_dependents();
   {
@@ -307,6 +305,14 @@ __device__ __forceinline__ void rope_append_fp32_2_any(const rope_append_fp32_2_
       [[maybe_unused]] const int P_at = (i % 4) * 8;
       [[maybe_unused]] const int Hkv_at = i / 4 % 2;
       [[maybe_unused]] const int M_at = i / 8;
+      const int64_t positions_index_row =
+          row_of<false>(args.positions_index, (z_index * 8 + M_at) *
+                        args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
+                        M_at < args.M, args.table_rows);
+      const int64_t slots_index_row =
+          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
+                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
+                        int64_t(args.page_size));
       {
         const int64_t stride = kAligned ? 1 : args.k_first_tile_in_strides[2];
         const auto* from =
@@ -319,20 +325,6 @@ __device__ __forceinline__ void rope_append_fp32_2_any(const rope_append_fp32_2_
         const int left = z_index * 8 + M_at < args.M && y_index * 2 + Hkv_at < args.Hkv ? args.P
             - (x_index * 32 + P_at) : 0;
         taken.k_first_tile = read_within<8, kAligned>(from, stride, left);
-      }
-      {
-        const int64_t stride = kAligned ? 1 : args.cos_tile_in_strides[1];
-        const int64_t row =
-            row_of<false>(args.positions_index, (z_index * 8 + M_at) *
-                          args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
-                          M_at < args.M, args.table_rows);
-        const auto* from =
-            args.cos_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
-                                               args.cos_tile_in_strides[1])) + (row < 0 ? 0 : row *
-                                               args.cos_tile_in_strides[0]);
-        const int left =
-            row >= 0 && z_index * 8 + M_at < args.M ? args.P - (x_index * 32 + P_at) : 0;
-        taken.cos_tile = or_nan(read_within<8, kAligned>(from, stride, left), row);
       }
       {
         const int64_t stride = kAligned ? 1 : args.k_second_tile_in_strides[2];
@@ -348,11 +340,19 @@ __device__ __forceinline__ void rope_append_fp32_2_any(const rope_append_fp32_2_
         taken.k_second_tile = read_within<8, kAligned>(from, stride, left);
       }
       {
+        const int64_t stride = kAligned ? 1 : args.cos_tile_in_strides[1];
+        const int64_t row = positions_index_row;
+        const auto* from =
+            args.cos_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
+                                               args.cos_tile_in_strides[1])) + (row < 0 ? 0 : row *
+                                               args.cos_tile_in_strides[0]);
+        const int left =
+            row >= 0 && z_index * 8 + M_at < args.M ? args.P - (x_index * 32 + P_at) : 0;
+        taken.cos_tile = or_nan(read_within<8, kAligned>(from, stride, left), row);
+      }
+      {
         const int64_t stride = kAligned ? 1 : args.sin_tile_in_strides[1];
-        const int64_t row =
-            row_of<false>(args.positions_index, (z_index * 8 + M_at) *
-                          args.positions_index_strides[0], args.positions_index_bytes, z_index * 8 +
-                          M_at < args.M, args.table_rows);
+        const int64_t row = positions_index_row;
         const auto* from =
             args.sin_tile_in + along<kAligned>(x_index * 32 + P_at, (kAligned ? 1 :
                                                args.sin_tile_in_strides[1])) + (row < 0 ? 0 : row *
@@ -361,14 +361,8 @@ __device__ __forceinline__ void rope_append_fp32_2_any(const rope_append_fp32_2_
             row >= 0 && z_index * 8 + M_at < args.M ? args.P - (x_index * 32 + P_at) : 0;
         taken.sin_tile = or_nan(read_within<8, kAligned>(from, stride, left), row);
       }
-      taken.out_stored_row =
-          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
-                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
-                        int64_t(args.page_size));
-      taken.k_turned_stored_row =
-          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
-                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
-                        int64_t(args.page_size));
+      taken.out_stored_row = slots_index_row;
+      taken.k_turned_stored_row = slots_index_row;
     },
     [&]([[maybe_unused]] int i, const Taken& taken) {
       [[maybe_unused]] const int P_at = (i % 4) * 8;
@@ -455,8 +449,8 @@ __device__ __forceinline__ void rope_append_fp32_3_any(const rope_append_fp32_3_
   block /= ((args.S + 32 - 1) / 32);
   [[maybe_unused]] const int y_index = block % ((args.Hkv + 2 - 1) / 2);
   block /= ((args.Hkv + 2 - 1) / 2);
-  [[maybe_unused]] const int z_index = block % ((args.M + 8 - 1) / 8);
-  block /= ((args.M + 8 - 1) / 8);
+  [[maybe_unused]] const int z_index = block;
+  if (z_index >= ((args.M + 8 - 1) / 8)) return;
   tile::grid_dependency_wait();
   tile::launch_dependents();
   {
@@ -468,6 +462,10 @@ __device__ __forceinline__ void rope_append_fp32_3_any(const rope_append_fp32_3_
       [[maybe_unused]] const int S_at = (i % 4) * 8;
       [[maybe_unused]] const int Hkv_at = i / 4 % 2;
       [[maybe_unused]] const int M_at = i / 8;
+      const int64_t slots_index_row =
+          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
+                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
+                        int64_t(args.page_size));
       {
         const int64_t stride = kAligned ? 1 : args.k_rest_tile_in_strides[2];
         const auto* from =
@@ -481,10 +479,7 @@ __device__ __forceinline__ void rope_append_fp32_3_any(const rope_append_fp32_3_
             - (x_index * 32 + S_at) : 0;
         taken.k_rest_tile = read_within<8, kAligned>(from, stride, left);
       }
-      taken.out_stored_row =
-          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
-                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
-                        int64_t(args.page_size));
+      taken.out_stored_row = slots_index_row;
     },
     [&]([[maybe_unused]] int i, const Taken& taken) {
       [[maybe_unused]] const int S_at = (i % 4) * 8;
@@ -542,8 +537,8 @@ __device__ __forceinline__ void rope_append_fp32_4_any(const rope_append_fp32_4_
   block /= ((args.D + 64 - 1) / 64);
   [[maybe_unused]] const int y_index = block % ((args.Hkv + 2 - 1) / 2);
   block /= ((args.Hkv + 2 - 1) / 2);
-  [[maybe_unused]] const int z_index = block % ((args.M + 8 - 1) / 8);
-  block /= ((args.M + 8 - 1) / 8);
+  [[maybe_unused]] const int z_index = block;
+  if (z_index >= ((args.M + 8 - 1) / 8)) return;
   tile::grid_dependency_wait();
   tile::launch_dependents();
   {
@@ -555,6 +550,10 @@ __device__ __forceinline__ void rope_append_fp32_4_any(const rope_append_fp32_4_
       [[maybe_unused]] const int D_at = (i % 8) * 8;
       [[maybe_unused]] const int Hkv_at = i / 8 % 2;
       [[maybe_unused]] const int M_at = i / 16;
+      const int64_t slots_index_row =
+          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
+                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
+                        int64_t(args.page_size));
       {
         const int64_t stride = kAligned ? 1 : args.v_tile_in_strides[2];
         const auto* from =
@@ -566,10 +565,7 @@ __device__ __forceinline__ void rope_append_fp32_4_any(const rope_append_fp32_4_
             - (x_index * 64 + D_at) : 0;
         taken.v_tile = read_within<8, kAligned>(from, stride, left);
       }
-      taken.out_stored_row =
-          row_of<false>(args.slots_index, (z_index * 8 + M_at) * args.slots_index_strides[0],
-                        args.slots_index_bytes, z_index * 8 + M_at < args.M, int64_t(args.pages) *
-                        int64_t(args.page_size));
+      taken.out_stored_row = slots_index_row;
     },
     [&]([[maybe_unused]] int i, const Taken& taken) {
       [[maybe_unused]] const int D_at = (i % 8) * 8;
