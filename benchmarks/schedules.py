@@ -54,7 +54,8 @@ def forms(records: Iterable[KernelRecord], pattern: str, dtype: str) -> list[Ker
     smallest: dict[object, KernelRecord] = {}
     for record in records:
         key = record.recipe, frozenset(v.schedule for v in record.variants)
-        if record.dtype == dtype and fnmatchcase(f"{record.recipe}/{record.stem}", pattern):
+        of_type = record.dtype == dtype and not record.indexed
+        if of_type and fnmatchcase(f"{record.recipe}/{record.stem}", pattern):
             both = (record, smallest.get(key, record))
             smallest[key] = min(both, key=lambda r: prod(r.shape.values()))
     return sorted(smallest.values(), key=lambda r: r.path)

@@ -105,6 +105,18 @@ def recipe(name_or_path: str) -> Recipe:
     return _of_file(load_recipe, name_or_path)
 
 
+def drawn_recipe(name_or_path: str, verb: str) -> Recipe:
+    """Load a recipe that a verb draws inputs for; raises RecipeError for rows by index tensors."""
+    found = recipe(name_or_path)
+    if found.indexed:
+        raise RecipeError(
+            f"{verb} draws the inputs of a recipe, and {found.name} takes rows that index tensors "
+            "say",
+            f"`{PROGRAM} generate` and `{PROGRAM} check` take it, and its op does on a GPU",
+        )
+    return found
+
+
 def function(name_or_path: str) -> Function | None:
     """Load the PyTorch function that `file.py:Name` names, if it is one, as `recipe` does."""
     return _of_file(load_function, name_or_path)

@@ -53,7 +53,8 @@ def bench(arguments: argparse.Namespace, terminal: Terminal) -> int:
     file = None
     if arguments.json not in (None, "-"):
         file = given.file_to_write(arguments.json, "--json")
-    chosen = None if arguments.recipe is None else given.recipe(arguments.recipe)
+    named = arguments.recipe
+    chosen = None if named is None else given.drawn_recipe(named, "bench")
     shapes = [dict(s.dims) for s in given.shapes(arguments.shape, chosen, "bench") or ()]
     listed = _over_cache if _is_over_cache(arguments, chosen) else _of_tensors
     _require_gpu()
@@ -98,7 +99,7 @@ def _is_over_cache(arguments: argparse.Namespace, chosen: Recipe | None) -> bool
 def _of_tensors(
     arguments: argparse.Namespace, chosen: Recipe | None, shapes: Sequence[dict[str, int]]
 ) -> Iterator[TensorWorkload]:
-    every = [r for r in catalog().values() if TOKENS in r.dynamic]
+    every = [r for r in catalog().values() if TOKENS in r.dynamic and not r.indexed]
     for source in every if chosen is None else [chosen]:
         for dims in shapes or [dict(s.dims) for s in source.shapes]:
             for dtype in arguments.dtype or [DType.FP16]:

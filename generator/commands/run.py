@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             "run compiles, which needs a source checkout; this is an installed package",
             "in a checkout: `make run`; here, on a GPU: `mirage-kernels bench`",
         )
-    source = given.recipe(arguments.recipe)
+    source = given.drawn_recipe(arguments.recipe, "run")
     if source.name not in mirage_kernels.__all__:
         raise errors.RecipeError(
             f"run calls the library's op, and it has none for {source.name}",

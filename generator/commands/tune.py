@@ -191,14 +191,14 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
     if arguments.recipes:
         return [
             request
-            for source in map(given.recipe, arguments.recipes)
+            for source in (given.drawn_recipe(name, "tune") for name in arguments.recipes)
             for request in requests(
                 source, arch, dtypes, given.shapes(arguments.shape, source, "tune")
             )
         ]
     given.shapes(arguments.shape, None, "tune")
     committed = emitted(given.package_kernels(), arch).values()
-    found = [record for record in committed if not dtypes or record.storage in dtypes]
+    found = [r for r in committed if not r.indexed and (not dtypes or r.storage in dtypes)]
     if not found:
         raise FileError(
             f"no kernels are committed for {arch}", f"name a recipe: `{PROGRAM} tune RECIPE`"

@@ -78,7 +78,8 @@ def test_each_set_of_schedules_of_a_recipe_is_measured_at_its_smallest_shape(
     schedules: ModuleType,
 ) -> None:
     found = schedules.forms(emitted(KERNELS, "sm_90a").values(), "*", "fp16")
-    assert {r.recipe for r in found} == {r.recipe for r in emitted(KERNELS, "sm_90a").values()}
+    fast = [r for r in emitted(KERNELS, "sm_90a").values() if not r.indexed]
+    assert {r.recipe for r in found} == {r.recipe for r in fast}
     assert [r.stem for r in found if r.recipe == "rms_norm_residual"] == [
         "K3584_fp16",
         "K8192_fp16",  # by clusters
