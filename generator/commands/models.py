@@ -12,8 +12,8 @@ from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands import extension
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.decode_steps import HAND_WRITTEN, Need, needs
-from mirage_kernels.generator.frontend.models import load_model
+from mirage_kernels.generator.frontend.decode_steps import Need, call_arguments, needs
+from mirage_kernels.generator.frontend.models import Model, load_model
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
 from mirage_kernels.generator.recipe import Recipe, catalog
 from mirage_kernels.generator.records.files import all_or_nothing
@@ -38,7 +38,7 @@ class There:
 
     def state(self, need: Need, dtype: DType) -> str:
         """Say what there is of a kernel that a model needs."""
-        if need.recipe in HAND_WRITTEN:
+        if need.is_hand_written:
             return IN_EVERY_BUILD
         found = need.found(self.recipes)
         if found is None:
@@ -56,8 +56,13 @@ def _there(arch: str, folder: Path) -> There:
     return There(catalog(), names, frozenset(compiled))
 
 
-def _needs(arguments: argparse.Namespace) -> list[Need]:
-    return needs(load_model(arguments.model), arguments.tp, packed=not arguments.separate)
+def _needs(model: Model, arguments: argparse.Namespace) -> list[Need]:
+    return needs(model, arguments.tp, packed=not arguments.separate)
+
+
+def _print_notes(model: Model, terminal: Terminal) -> None:
+    for note in model.notes:
+        terminal.line(f"note: {note}")
 
 
 # -- list ------------------------------------------------------------------------------------------
@@ -65,7 +70,8 @@ def _needs(arguments: argparse.Namespace) -> list[Need]:
 
 def list_model(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Print each kernel that a model needs, and what there is of it in both types."""
-    wanted = _needs(arguments)
+    model = load_model(arguments.model)
+    wanted = _needs(model, arguments)
     there = _there(arguments.arch, given.kernels_folder(arguments.kernels))
     rows = [
         {
@@ -84,7 +90,12 @@ def list_model(arguments: argparse.Namespace, terminal: Terminal) -> int:
         terminal.line(f"next: mirage-kernels generate {options} --out DIR")
     if NO_RECIPE in states:
         terminal.line("no recipe: PyTorch computes this step")
-    terminal.document({"model": arguments.model, "tp": arguments.tp, "kernels": rows})
+    told = call_arguments(model)
+    words = ", ".join(f"{k}={v if isinstance(v, str) else f'{v:.6g}'}" for k, v in told.items())
+    terminal.line(f"arguments of the calls: {words}")
+    _print_notes(model, terminal)
+    document = {"model": arguments.model, "tp": arguments.tp, "kernels": rows}
+    terminal.document({**document, "arguments": told, "notes": [*model.notes]})
     return 0
 
 
@@ -105,7 +116,11 @@ def generate_model(arguments: argparse.Namespace, terminal: Terminal) -> int:
         )
     folder = given.output_folder(arguments.out, "rms_norm_linear", arguments.arch)
     there = _there(arguments.arch, folder)
-    wanted, missing = _requests(arguments, there, given.catalogs(arguments.catalog, folder))
+    model = load_model(arguments.model)
+    needed = _needs(model, arguments)
+    catalogs = given.catalogs(arguments.catalog, folder)
+    wanted, missing = _requests(needed, arguments, there, catalogs)
+    _print_notes(model, terminal)
     terminal.line(
         f"{arguments.model}, TP {arguments.tp}: {counted(len(wanted), 'kernel')}, "
         f"{len(wanted) - len(missing)} there already, {len(missing)} for {folder}"
@@ -133,11 +148,14 @@ def generate_model(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _requests(
-    arguments: argparse.Namespace, there: There, catalogs: tuple[Path, ...]
+    needed: Sequence[Need],
+    arguments: argparse.Namespace,
+    there: There,
+    catalogs: tuple[Path, ...],
 ) -> tuple[list[Request], list[Request]]:
     """Return all kernels that have a recipe, and those of them to make."""
     wanted, missing = list[Request](), list[Request]()
-    for need in _needs(arguments):
+    for need in needed:
         found = need.found(there.recipes)
         for dtype in (arguments.dtype or STORAGE_DTYPES) if found is not None else ():
             assert found is not None

@@ -13,8 +13,10 @@ from mirage_kernels.generator.errors import ShapeError
 from mirage_kernels.generator.frontend.models import Model
 from mirage_kernels.generator.recipe import Recipe, Shape
 
-# Ops without a recipe, and the sizes of heads that their kernels have.
-HAND_WRITTEN = {"qk_norm_rope_append": (64, 96, 128, 192, 256)}
+# The op without a recipe, in every build: sizes of heads that it has kernels for, and the number
+# of which what is rotated of a head is a multiple there.
+HAND_WRITTEN = ("qk_norm_rope_append",)
+_APPENDED_HEADS, _ROTATED = (64, 96, 128, 192, 256), 16
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,12 @@ class Rank:
         return self.model.intermediate // self.tp
 
     @property
+    def shared_experts(self) -> int:
+        """Columns of the gate of all shared experts together; 0: there are none."""
+        experts = self.model.experts
+        return 0 if experts is None else experts.shared // self.tp
+
+    @property
     def vocab(self) -> int:
         """Rows of the lm_head, padded to as many on every GPU."""
         return -(-self.model.vocab // self.tp)
@@ -53,6 +61,13 @@ class Need:
     step: str
     recipe: str
     dims: Mapping[str, int]
+
+    @property
+    def is_hand_written(self) -> bool:
+        """Say whether every build has a kernel for it, without a recipe."""
+        head = self.dims.get("D", 0)
+        is_whole = self.dims.get("R", head) % _ROTATED == 0
+        return self.recipe in HAND_WRITTEN and head in _APPENDED_HEADS and is_whole
 
     def found(self, recipes: Mapping[str, Recipe]) -> tuple[Recipe, Shape] | None:
         """Return recipe and shape, under the name that the catalog has for it; None: no recipe."""
@@ -70,31 +85,38 @@ Step = tuple[str, Callable[[Rank], Kernels]]
 
 
 def _norm_linear(model: Model, *, bias: bool = False) -> str:
+    if not model.pre_norms:
+        return "linear"
     return "rms_norm_linear_full" if bias or model.family.weight_offset else "rms_norm_linear"
 
 
 def _qkv(rank: Rank) -> Kernels:
     model, latent = rank.model, rank.model.latent
     if latent is None:
-        heads = (rank.heads + 2 * rank.kv_heads,) if rank.packed else (rank.heads, rank.kv_heads)
-        for count in heads:
+        is_packed = rank.packed or model.family.packed
+        whole = rank.heads + 2 * rank.kv_heads
+        for count in (whole,) if is_packed else (rank.heads, rank.kv_heads):
             dims = {"K": model.hidden, "N": count * model.head_dim}
             yield _norm_linear(model, bias=model.bias), dims
         return
     queries = rank.heads * (latent.nope + latent.rope)
-    first = (latent.queries or queries) + latent.keys + latent.rope
-    yield "rms_norm_linear", {"K": model.hidden, "N": first}
+    keys = latent.keys + latent.rope
+    first = latent.queries or queries
+    for columns in (first + keys,) if rank.packed else (first, keys):
+        yield _norm_linear(model, bias=model.bias), {"K": model.hidden, "N": columns}
     if latent.queries:
         yield "rms_norm_linear", {"K": latent.queries, "N": queries}
     yield "rms_norm", {"K": latent.keys}
 
 
 def _append(rank: Rank) -> Kernels:
-    latent, norm = rank.model.latent, rank.model.family.qk_norm
+    model, latent = rank.model, rank.model.latent
     if latent is not None:
         yield "mla_rope_append", {"C": latent.keys, "P": latent.rope}
-    elif norm:
-        yield "qk_norm_rope_append", {"D": rank.model.head_dim}
+        return
+    if model.family.qk_norm:
+        rotated = {} if model.rotary_dim == model.head_dim else {"R": model.rotary_dim}
+        yield "qk_norm_rope_append", {"D": model.head_dim, **rotated}
     else:
         yield "rope_append", {}
         yield "rope_append_fp32", {}  # tables of cosines and sines come in either type
@@ -106,10 +128,10 @@ def _attention(rank: Rank) -> Kernels:
         yield "mla_decode", {"C": latent.keys, "P": latent.rope}
         return
     dims = {"D": model.head_dim}
-    if model.has_cap:
+    if model.cap:
         yield "gqa_full", dims
         return
-    if not model.has_window or model.family.mixed_windows:
+    if model.windows.has_full:
         yield "gqa", dims
     yield "sliding_window_attention", dims  # of several query tokens in any case
 
@@ -127,40 +149,67 @@ def _o_proj(rank: Rank) -> Kernels:
     yield "linear", {"K": rank.heads * depth, "N": model.hidden}
 
 
-def _gated(model: Model) -> str:
-    return {"silu": "gated_mlp", "gelu_tanh": "geglu_mlp"}[model.activation]
+_GATED = {
+    **{"silu": "gated_mlp", "gelu_tanh": "geglu_mlp"},
+    **{"gelu": "gated_mlp_gelu", "relu": "gated_mlp_relu"},
+}
 
 
 def _mlp(rank: Rank) -> Kernels:
-    dims = {"K": rank.model.hidden, "N": rank.intermediate}
-    yield f"rms_norm_{_gated(rank.model)}", dims
+    model = rank.model
+    if not _has_dense_layers(model):
+        return
+    dims = {"K": model.hidden, "N": rank.intermediate}
+    if not model.mlp_bias:
+        yield ("rms_norm_" if model.pre_norms else "") + _GATED[model.activation], dims
+        return
+    columns = 2 if rank.packed or model.family.packed else 1  # gate and up, as one or apart
+    yield _norm_linear(model, bias=True), {**dims, "N": columns * rank.intermediate}
+    yield f"{model.activation}_and_mul", {"N": rank.intermediate}
+
+
+def _has_dense_layers(model: Model) -> bool:
+    return model.experts is None or model.experts.has_dense_layers
 
 
 def _experts(rank: Rank) -> Kernels:
-    latent = rank.model.latent
-    if latent is not None and latent.shared_experts:
-        yield "gated_mlp", {"K": rank.model.hidden, "N": latent.shared_experts // rank.tp}
-    if latent is not None and latent.has_routed_experts:
-        yield "routed_experts", {"K": rank.model.hidden}
+    model, experts = rank.model, rank.model.experts
+    if experts is None:
+        return
+    yield "rms_norm", {"K": model.hidden}
+    yield "moe_router", {"K": model.hidden, "E": experts.routed}
+    sizes = {"E": experts.routed, "K": model.hidden, "N": experts.columns // rank.tp}
+    yield "routed_experts", sizes
+    if experts.shared:
+        yield _GATED[model.activation], {"K": model.hidden, "N": rank.shared_experts}
+        yield "linear", {"K": rank.shared_experts, "N": model.hidden}
 
 
 def _down_proj(rank: Rank) -> Kernels:
-    yield "linear", {"K": rank.intermediate, "N": rank.model.hidden}
+    if _has_dense_layers(rank.model):
+        yield "linear", {"K": rank.intermediate, "N": rank.model.hidden}
 
 
 def _many_tokens(rank: Rank) -> Kernels:
-    yield "rms_norm", {"K": rank.model.hidden}
-    yield _gated(rank.model), {"K": rank.model.hidden, "N": rank.intermediate}
-    yield f"{rank.model.activation}_and_mul", {"N": rank.intermediate}
+    model = rank.model
+    yield "rms_norm", {"K": model.hidden}
+    if model.latent is not None and model.latent.queries:
+        yield "rms_norm", {"K": model.latent.queries}
+    if _has_dense_layers(model):
+        yield _GATED[model.activation], {"K": model.hidden, "N": rank.intermediate}
+        yield f"{model.activation}_and_mul", {"N": rank.intermediate}
+    if rank.shared_experts:
+        yield f"{model.activation}_and_mul", {"N": rank.shared_experts}
 
 
 def _post_norms(rank: Rank) -> Kernels:
-    if rank.model.family.post_norms:
+    if rank.model.post_norms:
         yield "rms_norm", {"K": rank.model.hidden}
 
 
 def _lm_head(rank: Rank) -> Kernels:
-    yield _norm_linear(rank.model), {"K": rank.model.hidden, "N": rank.vocab}
+    name = "rms_norm_linear_full" if rank.model.family.weight_offset else "rms_norm_linear"
+    yield name, {"K": rank.model.hidden, "N": rank.vocab}
 
 
 STEPS: Sequence[Step] = (
@@ -193,16 +242,47 @@ def needs(model: Model, tp: int, *, packed: bool = True) -> list[Need]:
     return [*found.values()]
 
 
+def call_arguments(model: Model) -> dict[str, float | str]:
+    """Return what the calls of a model's ops are told beside their tensors."""
+    found: dict[str, float | str] = {"eps": model.eps, "scale": model.scale}
+    if model.family.weight_offset:
+        found["weight_offset"] = 1.0  # `rms_norm_geglu_mlp` takes its norm's weight with it added
+    if model.family.qk_norm:
+        found["norm"] = model.family.qk_norm
+    if model.windows.size:
+        found["window_left"] = model.windows.size - 1
+    if model.cap:
+        found["logits_soft_cap"] = model.cap
+    return found
+
+
 def _require_shared(model: Model, tp: int) -> None:
-    for what, size in (("query heads", model.heads), ("columns of the MLP", model.intermediate)):
-        if size % tp:
-            raise ShapeError(
-                f"{model.name} has {size} {what}, which --tp {tp} does not divide",
-                "a divisor of both works, such as 1, 2 or 4",
-            )
-    if model.kv_heads % tp and tp % model.kv_heads:
+    if model.heads % model.kv_heads:
         raise ShapeError(
-            f"{model.name} has {model.kv_heads} heads of keys and values, which --tp {tp} neither "
-            "divides nor repeats",
-            "a divisor or a multiple works",
+            f"{model.name} has {model.heads} query heads for {model.kv_heads} of keys and values",
+            "a multiple works",
         )
+    works = [n for n in range(1, model.heads + 1) if _shared_wrongly(model, n) == ""]
+    wrong = _shared_wrongly(model, tp)
+    if wrong:
+        *most, last = (str(n) for n in works)
+        words = f"{', '.join(most)} or {last}" if most else last
+        raise ShapeError(f"{model.name} has {wrong}", f"--tp {words} works")
+
+
+def _shared_wrongly(model: Model, tp: int) -> str:
+    """Return what so many GPUs cannot share; nothing where they can."""
+    experts = model.experts
+    columns = model.intermediate if _has_dense_layers(model) else 0
+    for what, size in (
+        ("query heads", model.heads),
+        ("columns of the MLP", columns),
+        ("columns of each routed expert", 0 if experts is None else experts.columns),
+        ("columns of shared experts", 0 if experts is None else experts.shared),
+    ):
+        if size % tp:
+            return f"{size} {what}, which --tp {tp} does not divide"
+    if model.kv_heads % tp and tp % model.kv_heads:
+        heads = f"{model.kv_heads} heads of keys and values"
+        return f"{heads}, which --tp {tp} neither divides nor repeats"
+    return ""

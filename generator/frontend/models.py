@@ -1,89 +1,60 @@
 """Models as their kernels see them, read from Hugging Face configurations.
 
-A configuration becomes a `Model`, which says what matters here in one vocabulary for all families.
-`frontend/decode_steps.py` says which kernels it needs.
+A configuration becomes a `Model`, which says what matters here in one vocabulary for all families
+(`frontend/families.py`). `frontend/decode_steps.py` says which kernels it needs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from mirage_kernels.generator.errors import FileError, RecipeError
-from mirage_kernels.recipes.models import KNOWN, Value
+from mirage_kernels.generator.frontend.families import (
+    FAMILIES,
+    PATTERNS,
+    Config,
+    Family,
+    missing,
+)
+from mirage_kernels.recipes.models import KNOWN
 
-_ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-_WORKS = "a Hugging Face config.json works"
-Config = Mapping[str, object]
-
-
-@dataclass(frozen=True)
-class Family:
-    """What a `model_type` of transformers says that its configurations leave out."""
-
-    title: str
-    bias: bool = False  # of the projections of q, k and v
-    weight_offset: bool = False  # norm weights are stored less 1
-    qk_norm: str = ""  # "rms" or "layer": of each head
-    post_norms: bool = False  # behind attention and MLP too
-    mixed_windows: bool = False  # layers with and without a sliding window
-    latent: bool = False  # multi-head latent attention
-    defaults: Mapping[str, Value] | None = None
-
-
-FAMILIES: Mapping[str, Family] = {
-    "llama": Family("Llama"),
-    "mistral": Family("Mistral", defaults={"sliding_window": 4096}),
-    "qwen2": Family("Qwen2, Qwen2.5", bias=True, defaults={"use_sliding_window": False}),
-    "qwen3": Family(
-        "Qwen3", qk_norm="rms", defaults={"head_dim": 128, "use_sliding_window": False}
-    ),
-    "gemma2": Family(
-        "Gemma 2",
-        weight_offset=True,
-        post_norms=True,
-        mixed_windows=True,
-        defaults={
-            "head_dim": 256,
-            "vocab_size": 256000,
-            "attn_logit_softcapping": 50.0,
-            "hidden_activation": "gelu_pytorch_tanh",
-        },
-    ),
-    "gemma3_text": Family(
-        "Gemma 3",
-        weight_offset=True,
-        qk_norm="rms",
-        post_norms=True,
-        mixed_windows=True,
-        defaults={
-            "head_dim": 256,
-            "vocab_size": 262208,
-            "hidden_activation": "gelu_pytorch_tanh",
-            "sliding_window": 4096,
-        },
-    ),
-    "phi3": Family("Phi-3"),
-    "chameleon": Family("Chameleon", qk_norm="layer"),
-    "deepseek_v2": Family("DeepSeek-V2", latent=True),
-    "deepseek_v3": Family("DeepSeek-V3", latent=True),
+_ACTIVATIONS = {
+    **{"silu": "silu", "swish": "silu", "relu": "relu", "gelu": "gelu"},
+    **{"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"},
 }
 
 
 @dataclass(frozen=True)
 class Latent:
-    """Sizes of multi-head latent attention, and of the experts that such models have."""
+    """Sizes of multi-head latent attention."""
 
     queries: int  # of the compressed queries; 0: they are not compressed
     keys: int
     nope: int
     rope: int
     values: int
-    shared_experts: int  # their intermediate sizes together
-    has_routed_experts: bool
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of layers that have some."""
+
+    routed: int
+    columns: int  # of each expert's gate
+    shared: int  # columns of all shared experts together; 0: there are none
+    has_dense_layers: bool  # others have a plain MLP
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Which keys the layers see."""
+
+    size: int  # the last keys, a token's own among them; 0: no layer has a window
+    has_full: bool  # there are layers that see all keys
 
 
 @dataclass(frozen=True)
@@ -97,12 +68,20 @@ class Model:
     heads: int
     kv_heads: int
     head_dim: int
+    rotary_dim: int
     vocab: int
     activation: str
-    bias: bool
-    has_cap: bool
-    has_window: bool
+    bias: bool  # of the projections of q, k and v
+    mlp_bias: bool
+    pre_norms: bool  # norms in front of attention and MLP
+    post_norms: bool  # norms behind them
+    windows: Windows
+    scale: float  # of the scores
+    cap: float  # of the scores; 0: none
+    eps: float
     latent: Latent | None
+    experts: Experts | None
+    notes: tuple[str, ...]  # what a kernel does not do
 
 
 # -- configurations --------------------------------------------------------------------------------
@@ -148,14 +127,19 @@ def model_of(config: Config, name: str) -> Model:
         return model_of(inner, name)
     family = FAMILIES.get(str(config.get("model_type")))
     if family is None:
-        titles = ", ".join(each.title for each in FAMILIES.values())
-        raise RecipeError(
-            f"{name}: nothing is known of models of type {config.get('model_type')!r}",
-            f"known: {titles}; `mirage-kernels generate RECIPE --shape ...` "
-            "makes kernels one by one",
-        )
+        raise _unknown(config, name)
     own = {key: value for key, value in config.items() if value is not None}
     return _model(_Reader(name, {**(family.defaults or {}), **own}, config), family)
+
+
+def _unknown(config: Config, name: str) -> RecipeError:
+    lacks = missing(config)
+    reason = f"; no recipe computes what it takes: {', '.join(lacks)}" if lacks else ""
+    titles = ", ".join(each.title for each in FAMILIES.values())
+    return RecipeError(
+        f"{name}: nothing is known of models of type {config.get('model_type')!r}{reason}",
+        f"known: {titles}; `mirage-kernels generate RECIPE --shape ...` makes kernels one by one",
+    )
 
 
 @dataclass(frozen=True)
@@ -178,6 +162,13 @@ class _Reader:
             )
         return default
 
+    def number(self, key: str, default: float, *, least: float = 0.0) -> float:
+        """Return a number that may be a fraction."""
+        value = self.config.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+            raise RecipeError(f"{self.name}: {key} is {value!r}", f"a number from {least:g} works")
+        return float(value)
+
     def is_on(self, key: str) -> bool:
         """Say whether an option is set; null in the file counts as off, whatever the default."""
         return bool(self.config.get(key)) and not (
@@ -193,13 +184,9 @@ def _model(reader: _Reader, family: Family) -> Model:
             f"{reader.name}: no gated MLP with the activation {word!r}",
             f"known: {', '.join(_ACTIVATIONS)}",
         )
-    if reader.is_on("swin_norm"):
-        raise RecipeError(
-            f"{reader.name} norms the results of attention and MLP, not their inputs (swin_norm)",
-            "models with the norm in front work",
-        )
-    sliding = reader.config.get("use_sliding_window", True) is not False
-    bias = reader.config.get("attention_bias", family.bias) is True or family.bias
+    latent = _latent(reader) if family.latent else None
+    head_dim = reader.size("head_dim", default=_share(reader, hidden, heads))
+    swin = reader.is_on("swin_norm")
     return Model(
         name=reader.name,
         family=family,
@@ -207,24 +194,123 @@ def _model(reader: _Reader, family: Family) -> Model:
         intermediate=reader.size("intermediate_size"),
         heads=heads,
         kv_heads=reader.size("num_key_value_heads", default=heads),
-        head_dim=reader.size("head_dim", default=hidden // heads),
+        head_dim=head_dim,
+        rotary_dim=_rotary_dim(reader, head_dim),
         vocab=reader.size("vocab_size"),
         activation=_ACTIVATIONS[word],
-        bias=bias,
-        has_cap=reader.is_on("attn_logit_softcapping"),
-        has_window=sliding and reader.is_on("sliding_window"),
-        latent=_latent(reader) if family.latent else None,
+        bias=reader.is_on("attention_bias") or family.bias,
+        mlp_bias=reader.is_on("mlp_bias"),
+        pre_norms=not swin,
+        post_norms=family.post_norms or swin,
+        windows=_windows(reader, family),
+        scale=_scale(reader, latent, head_dim),
+        cap=_cap(reader, "attn_logit_softcapping"),
+        eps=reader.number("rms_norm_eps", 1e-6),
+        latent=latent,
+        experts=_experts(reader) if family.latent else None,
+        notes=_notes(reader),
     )
 
 
+def _share(reader: _Reader, hidden: int, heads: int) -> int | None:
+    """Return a head's part of the hidden size, if that is whole."""
+    if reader.config.get("head_dim") is None and hidden % heads:
+        raise RecipeError(
+            f"{reader.name}: hidden_size {hidden} is no multiple of {heads} heads",
+            "a configuration with a head_dim works",
+        )
+    return hidden // heads
+
+
+def _rope(reader: _Reader) -> Config:
+    """Return what is said of RoPE: transformers 5 has one key for it, older ones another."""
+    for key in ("rope_parameters", "rope_scaling"):
+        value = reader.config.get(key)
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def _rotary_dim(reader: _Reader, head_dim: int) -> int:
+    rope = {**reader.config, **_rope(reader)}
+    factor = _Reader(reader.name, rope, rope).number("partial_rotary_factor", 1.0)
+    if not 0 < factor <= 1:
+        raise RecipeError(
+            f"{reader.name}: partial_rotary_factor is {factor:g}", "a part of 1 works, as 0.75"
+        )
+    return int(head_dim * factor)
+
+
+def _cap(reader: _Reader, key: str) -> float:
+    return reader.number(key, 0.0) if reader.is_on(key) else 0.0
+
+
+def _scale(reader: _Reader, latent: Latent | None, head_dim: int) -> float:
+    """Return what scores are multiplied by; YaRN's correction of it is DeepSeek's."""
+    if latent is None:
+        return float(reader.number("query_pre_attn_scalar", head_dim, least=1) ** -0.5)
+    rope = {key: value for key, value in _rope(reader).items() if value is not None}
+    yarn = _Reader(reader.name, rope, rope)
+    factor, whole = yarn.number("factor", 1.0), yarn.number("mscale_all_dim", 0.0)
+    correction = 0.1 * whole * math.log(factor) + 1 if factor > 1 else 1.0
+    return float((latent.nope + latent.rope) ** -0.5 * correction**2)
+
+
+def _windows(reader: _Reader, family: Family) -> Windows:
+    is_used = reader.config.get("use_sliding_window", True) is not False
+    if not is_used or not reader.is_on("sliding_window"):
+        return Windows(0, has_full=True)
+    types = _layer_types(reader, family)
+    size = reader.size("sliding_window") if "sliding_attention" in types else 0
+    return Windows(size, has_full="full_attention" in types)
+
+
+def _layer_types(reader: _Reader, family: Family) -> set[str]:
+    """Return what kinds of layers there are, in the words of transformers."""
+    written = reader.config.get("layer_types")
+    if isinstance(written, list):
+        return {str(kind) for kind in written}
+    if family.windows == "all":
+        return {"sliding_attention"}
+    layers = reader.size("num_hidden_layers")
+    if family.windows == "last":
+        first = min(int(reader.number("max_window_layers", 0)), layers)
+        has_full = {"full_attention"} if first else set[str]()
+        return has_full | ({"sliding_attention"} if first < layers else set())
+    kind = str(reader.config.get("model_type"))
+    pattern = reader.size("sliding_window_pattern", default=PATTERNS[kind])
+    numbers = range(1, layers + 1)
+    return {"sliding_attention" if n % pattern else "full_attention" for n in numbers}
+
+
 def _latent(reader: _Reader) -> Latent:
-    shared = reader.size("n_shared_experts", default=0) if reader.is_on("n_shared_experts") else 0
     return Latent(
-        queries=reader.size("q_lora_rank", default=0) if reader.is_on("q_lora_rank") else 0,
+        queries=reader.size("q_lora_rank") if reader.is_on("q_lora_rank") else 0,
         keys=reader.size("kv_lora_rank"),
         nope=reader.size("qk_nope_head_dim"),
         rope=reader.size("qk_rope_head_dim"),
         values=reader.size("v_head_dim"),
-        shared_experts=shared * reader.size("moe_intermediate_size", default=0) if shared else 0,
-        has_routed_experts=reader.is_on("n_routed_experts"),
     )
+
+
+def _experts(reader: _Reader) -> Experts | None:
+    """Return the experts of the layers behind the first, dense ones; None: all are dense."""
+    dense = int(reader.number("first_k_dense_replace", 0))
+    if not reader.is_on("n_routed_experts") or dense >= reader.size("num_hidden_layers"):
+        return None
+    columns = reader.size("moe_intermediate_size")
+    shared = reader.size("n_shared_experts") if reader.is_on("n_shared_experts") else 0
+    has_gaps = reader.size("moe_layer_freq", default=1) > 1
+    routed = reader.size("n_routed_experts")
+    return Experts(routed, columns, shared * columns, has_dense_layers=dense > 0 or has_gaps)
+
+
+def _notes(reader: _Reader) -> tuple[str, ...]:
+    notes, cap = list[str](), _cap(reader, "final_logit_softcapping")
+    if cap:
+        notes.append(f"PyTorch caps the logits softly, at {cap:g}, behind the lm_head")
+    quantised = reader.config.get("quantization_config")
+    if isinstance(quantised, dict):
+        method = quantised.get("quant_method", "some way")
+        notes.append(f"its weights are quantised ({method}): kernels take fp16 and bf16 weights")
+    return tuple(notes)

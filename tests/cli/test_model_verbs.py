@@ -45,6 +45,13 @@ def test_list_names_the_command_that_makes_what_is_missing(mirage_kernels, confi
     assert "next: mirage-kernels generate --model small.json --tp 2 --arch sm_90a --out DIR" in said
 
 
+def test_list_says_what_the_calls_of_a_model_are_told(mirage_kernels) -> None:
+    outcome = mirage_kernels("list", "--model", "gemma-2-27b")
+    told = "eps=1e-06, scale=0.0833333, weight_offset=1, window_left=4095, logits_soft_cap=50"
+    assert f"arguments of the calls: {told}" in outcome.out
+    assert "note: PyTorch caps the logits softly, at 30, behind the lm_head" in outcome.out
+
+
 def test_generate_asks_for_what_is_missing_alone(mirage_kernels, config: str) -> None:
     words = ("--model", config, "--dtype", "bf16", "--out", "mine", "--dry-run", "--json")
     outcome = mirage_kernels("generate", *words)

@@ -3,54 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from mirage_kernels.generator.errors import FileError, MirageError, RecipeError, ShapeError
 from mirage_kernels.generator.frontend.decode_steps import HAND_WRITTEN, needs
-from mirage_kernels.generator.frontend.models import FAMILIES, load_model, model_of
+from mirage_kernels.generator.frontend.families import FAMILIES
+from mirage_kernels.generator.frontend.models import load_model, model_of
 from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.request import sizes_text
 from mirage_kernels.recipes.models import KNOWN
+from tests.frontend.published_configs import (
+    CHAMELEON,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GEMMA_3,
+    LLAMA,
+    PHI_3,
+    QWEN_2,
+)
 
 NO_RECIPE_YET = {  # PyTorch computes these
-    *("mla_rope_append", "batched_linear", "routed_experts"),
+    *("mla_rope_append", "batched_linear", "moe_router", "routed_experts"),
 }
-# As published: meta-llama/Llama-3.1-8B, google/gemma-3-12b-pt, microsoft/Phi-3-mini-4k-instruct.
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "attention_bias": False,
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
-GEMMA_3 = {
-    "model_type": "gemma3",
-    "text_config": {
-        "hidden_size": 3840,
-        "intermediate_size": 15360,
-        "model_type": "gemma3_text",
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "sliding_window": 1024,
-    },
-    "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
-}
-PHI_3 = {
-    "model_type": "phi3",
-    "hidden_act": "silu",
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "sliding_window": 2047,
-    "vocab_size": 32064,
-}
+
+
+TEXT: dict[str, object] = dict(GEMMA_3["text_config"])  # type: ignore[call-overload]
 
 
 def kernels(name: str, tp: int = 1) -> dict[str, list[str]]:
@@ -59,21 +39,6 @@ def kernels(name: str, tp: int = 1) -> dict[str, list[str]]:
     for need in needs(load_model(name), tp):
         found.setdefault(need.recipe, []).append(sizes_text(need.dims))
     return found
-
-
-def test_llama_needs_these_kernels() -> None:
-    assert kernels("llama-3.1-8b") == {
-        "rms_norm_linear": ["K=4096,N=6144", "K=4096,N=128256"],
-        "rope_append": [""],
-        "rope_append_fp32": [""],
-        "gqa": ["D=128"],
-        "sliding_window_attention": ["D=128"],
-        "linear": ["K=4096,N=4096", "K=14336,N=4096"],
-        "rms_norm_gated_mlp": ["K=4096,N=14336"],
-        "rms_norm": ["K=4096"],
-        "gated_mlp": ["K=4096,N=14336"],
-        "silu_and_mul": ["N=14336"],
-    }
 
 
 def test_gpus_share_heads_columns_and_vocabulary() -> None:
@@ -144,16 +109,96 @@ def test_every_family_has_a_known_model() -> None:
     assert {known.config["model_type"] for known in KNOWN.values()} == {*FAMILIES}
 
 
+def test_a_config_file_is_read_as_its_dictionary_is(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(GEMMA_3))
+    assert load_model(str(tmp_path)) == model_of(GEMMA_3, tmp_path.name)
+
+
+def needed(config: Mapping[str, object], *, packed: bool = True) -> list[str]:
+    """Return the kernels of a configuration, with their dims."""
+    found = needs(model_of(config, "mine"), 1, packed=packed)
+    return [f"{need.recipe} {sizes_text(need.dims)}" for need in found]
+
+
+def test_weights_that_a_checkpoint_packs_are_packed_in_any_case() -> None:
+    assert needed(PHI_3, packed=False) == needed(PHI_3)
+
+
+def test_norms_behind_the_blocks_alone_leave_projections_without_one() -> None:
+    found = needed({**CHAMELEON, "swin_norm": True})
+    assert found[0] == "linear K=4096,N=12288"
+    assert "rms_norm K=4096" in found
+    assert "gated_mlp K=4096,N=11008" in found
+    assert not [kernel for kernel in found if kernel.startswith("rms_norm_gated_mlp")]
+
+
+def test_a_gated_mlp_with_biases_is_a_projection_and_an_activation() -> None:
+    found = needed({**LLAMA, "mlp_bias": True})
+    assert "rms_norm_linear_full K=4096,N=28672" in found
+    assert "silu_and_mul N=14336" in found
+    assert "rms_norm_gated_mlp K=4096,N=14336" not in found
+
+
+def test_compressed_queries_and_keys_may_be_apart() -> None:
+    assert needed(DEEPSEEK_V3, packed=False)[:2] == [
+        *("rms_norm_linear K=7168,N=1536", "rms_norm_linear K=7168,N=576"),
+    ]
+
+
+def test_models_without_dense_layers_need_no_plain_mlp() -> None:
+    found = needed({**DEEPSEEK_V2, "first_k_dense_replace": 0})
+    assert not [kernel for kernel in found if "N=10944" in kernel or "K=10944" in kernel]
+    assert "gated_mlp K=2048,N=2816" in found
+
+
+def test_models_whose_layers_are_all_dense_need_no_experts() -> None:
+    found = needed({**DEEPSEEK_V2, "first_k_dense_replace": 27})
+    assert not [kernel for kernel in found if "expert" in kernel or "router" in kernel]
+
+
 @pytest.mark.parametrize(
-    ("config", "known"),
-    [(LLAMA, "llama-3.1-8b"), (GEMMA_3, "gemma-3-12b"), (PHI_3, "phi-3-mini-4k")],
+    ("change", "sees"),
+    [
+        ({"use_sliding_window": True, "max_window_layers": 14}, (131072, True)),
+        ({"use_sliding_window": True, "max_window_layers": 0}, (131072, False)),
+        ({"use_sliding_window": True, "max_window_layers": 28}, (0, True)),
+        ({"use_sliding_window": True, "layer_types": ["sliding_attention"]}, (131072, False)),
+        ({}, (0, True)),
+    ],
 )
-def test_a_config_file_says_what_the_known_model_does(
-    tmp_path: Path, config: dict[str, object], known: str
+def test_windows_are_those_of_the_layers(change: dict[str, object], sees: tuple[int, bool]) -> None:
+    windows = model_of({**QWEN_2, **change}, "mine").windows
+    assert (windows.size, windows.has_full) == sees
+
+
+def test_each_sixth_layer_of_gemma_3_sees_all_keys() -> None:
+    five = {"model_type": "gemma3", "text_config": {**TEXT, "num_hidden_layers": 5}}
+    assert not model_of(five, "mine").windows.has_full
+    assert model_of(GEMMA_3, "mine").windows.has_full
+
+
+def test_heads_of_a_nested_configuration_have_defaults() -> None:
+    less = {key: value for key, value in TEXT.items() if not key.startswith("num_")}
+    model = model_of({"model_type": "gemma3", "text_config": less}, "mine")
+    assert (model.heads, model.kv_heads) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_there"),
+    [({}, True), ({"head_dim": 80}, False), ({"partial_rotary_factor": 0.3}, False)],
+)
+def test_appending_has_kernels_for_some_heads_alone(
+    change: dict[str, object], is_there: bool
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    mine, theirs = (needs(load_model(model), 1) for model in (str(tmp_path), known))
-    assert [(n.recipe, n.dims) for n in mine] == [(n.recipe, n.dims) for n in theirs]
+    (need,) = [n for n in needs(model_of({**LLAMA, **change}, "mine"), 1) if "RoPE" in n.step]
+    assert need.is_hand_written == is_there
+
+
+def test_what_kernels_leave_to_others_is_noted() -> None:
+    assert load_model("gemma-2-9b").notes == (
+        "PyTorch caps the logits softly, at 30, behind the lm_head",
+    )
+    assert "quantised (fp8)" in load_model("deepseek-v3").notes[0]
 
 
 def test_a_bias_that_a_config_asks_for_is_one() -> None:
@@ -168,7 +213,9 @@ def test_a_bias_that_a_config_asks_for_is_one() -> None:
         ({"hidden_size": None}, "the configuration has no hidden_size"),
         ({"hidden_size": "4096"}, "hidden_size is '4096'"),
         ({"hidden_act": "relu2"}, "no gated MLP with the activation 'relu2'"),
-        ({"model_type": "chameleon", "swin_norm": True}, "not their inputs"),
+        ({"num_attention_heads": 30}, "hidden_size 4096 is no multiple of 30 heads"),
+        ({"partial_rotary_factor": 1.5}, r"partial_rotary_factor is 1\.5"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5'"),
     ],
 )
 def test_what_a_configuration_lacks_is_named(change: dict[str, object], said: str) -> None:
@@ -176,13 +223,62 @@ def test_what_a_configuration_lacks_is_named(change: dict[str, object], said: st
         model_of({**LLAMA, **change}, "mine")
 
 
-@pytest.mark.parametrize(("tp", "said"), [(3, "32 query heads, which --tp 3"), (32, "")])
-def test_gpus_that_cannot_share_a_model_are_refused(tp: int, said: str) -> None:
-    if not said:
-        assert needs(load_model("llama-3.1-8b"), tp)
-        return
-    with pytest.raises(ShapeError, match=said):
-        needs(load_model("llama-3.1-8b"), tp)
+@pytest.mark.parametrize(
+    ("config", "lacks"),
+    [
+        ({"model_type": "mixtral", "num_local_experts": 8}, "routed experts"),
+        ({"model_type": "gpt_neox", "layer_norm_eps": 1e-5}, "a LayerNorm in front of each block"),
+        ({"model_type": "mamba2", "state_size": 128}, "state-space or linear-attention layers"),
+        (
+            {"model_type": "deepseek_v32", "n_routed_experts": 256, "index_topk": 2048},
+            "routed experts, an indexer of sparse attention",
+        ),
+    ],
+)
+def test_other_architectures_are_told_what_no_recipe_computes(
+    config: dict[str, object], lacks: str
+) -> None:
+    with pytest.raises(RecipeError, match=f"no recipe computes what it takes: {lacks}$"):
+        model_of(config, "mine")
+
+
+@pytest.mark.parametrize(
+    ("config", "tp", "said", "works"),
+    [
+        (LLAMA, 3, "32 query heads, which --tp 3 does not divide", "1, 2, 4, 8, 16 or 32"),
+        (QWEN_2, 8, "28 query heads, which --tp 8 does not divide", "1, 2 or 4"),
+        (QWEN_2, 7, "18944 columns of the MLP, which --tp 7 does not divide", "1, 2 or 4"),
+        (
+            {
+                **LLAMA,
+                "num_key_value_heads": 2,
+                "num_attention_heads": 30,
+                "head_dim": 128,
+                "intermediate_size": 15000,
+            },
+            3,
+            "2 heads of keys and values, which --tp 3 neither",
+            "1, 2, 6, 10 or 30",
+        ),
+        (
+            {**DEEPSEEK_V2, "moe_intermediate_size": 1412},
+            8,
+            "1412 columns of each routed expert, which --tp 8 does not divide",
+            "1, 2 or 4",
+        ),
+    ],
+)
+def test_gpus_that_cannot_share_a_model_are_told_how_many_can(
+    config: dict[str, object], tp: int, said: str, works: str
+) -> None:
+    with pytest.raises(ShapeError, match=said) as raised:
+        needs(model_of(config, "mine"), tp)
+    assert raised.value.hint == f"--tp {works} works"
+
+
+def test_query_heads_that_no_heads_of_keys_divide_are_refused() -> None:
+    with pytest.raises(ShapeError, match="32 query heads for 6 of keys and values"):
+        needs(model_of({**LLAMA, "num_key_value_heads": 6}, "mine"), 1)
 
 
 def test_a_name_that_is_none_gets_the_nearest() -> None:
