@@ -14,6 +14,9 @@ is a tensor of the cache, from which the mask function makes `seq_lens`: the hos
 batch that is padded on the left has keys that must not be seen, so it keeps PyTorch's attention
 and its mask.
 
+Without a compiled step, `layer_mapping` and `name_layers` (`integrations/kernels.py`) put norms and
+gated MLPs into a model by the `kernels` package.
+
 Written against transformers 5.17: Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2 and 3, Phi-3.
 """
 
@@ -32,6 +35,8 @@ from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_ma
 
 from mirage_kernels.attention import gqa
 from mirage_kernels.errors import option_sentence
+from mirage_kernels.integrations.kernels import layer_mapping as layer_mapping
+from mirage_kernels.integrations.kernels import name_layers as name_layers
 from mirage_kernels.model import new_report
 
 NAME = "mirage_kernels"
