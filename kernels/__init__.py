@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mirage_kernels.dispatch import KernelEntry, kernel_table
     from mirage_kernels.mla import mla_decode
     from mirage_kernels.model import optimize, report
-    from mirage_kernels.norm_ops import act_and_mul, layer_norm, rms_norm
+    from mirage_kernels.norm_ops import act_and_mul, layer_norm, rms_norm, rms_norm_add
     from mirage_kernels.ops import (
         gated_mlp,
         layer_norm_linear,
@@ -55,6 +55,7 @@ __all__ = [
     "qk_norm_rope_append",
     "report",
     "rms_norm",
+    "rms_norm_add",
     "rms_norm_gated_mlp",
     "rms_norm_linear",
     "rope_append",
@@ -70,7 +71,7 @@ _HOME = {
         "dispatch": ["KernelEntry", "kernel_table"],
         "mla": ["mla_decode"],
         "model": ["optimize", "report"],
-        "norm_ops": ["act_and_mul", "layer_norm", "rms_norm"],
+        "norm_ops": ["act_and_mul", "layer_norm", "rms_norm", "rms_norm_add"],
         "ops": [
             "gated_mlp",
             "layer_norm_linear",

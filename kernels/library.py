@@ -311,6 +311,18 @@ def rms_norm_residual(
     out.copy_(_torch_rms_norm(total, norm_weight, eps, weight_offset))
 
 
+def rms_norm_add(
+    x: Tensor,
+    norm_weight: Tensor,
+    addend: Tensor,
+    eps: float,
+    weight_offset: float = 0.0,
+    *,
+    out: Tensor,
+) -> None:
+    torch.add(addend, _torch_rms_norm(x, norm_weight, eps, weight_offset), out=out)
+
+
 def layer_norm(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, eps: float, *, out: Tensor
 ) -> None:

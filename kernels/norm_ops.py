@@ -17,6 +17,7 @@ from mirage_kernels.errors import packed_sentence
 
 _rms_norm = compiled_op("rms_norm")
 _rms_norm_residual = compiled_pair("rms_norm")
+_rms_norm_add = compiled_op("rms_norm_add")
 _layer_norm = compiled_op("layer_norm")
 _act_and_mul = compiled_op("act_and_mul")
 
@@ -66,6 +67,26 @@ def rms_norm(
             x, norm_weight, eps, residual, weight_offset, out=out, weights=constant_weights
         )
     return _rms_norm(x, norm_weight, eps, weight_offset, out=out, weights=constant_weights)
+
+
+def rms_norm_add(
+    x: Tensor,
+    norm_weight: Tensor,
+    addend: Tensor,
+    eps: float = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    constant_weights: bool | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Compute addend + x / sqrt(mean(x^2) + eps) * (norm_weight + weight_offset).
+
+    That is a norm behind a block, added to the residual (Gemma 2 and 3, with `weight_offset` 1).
+    Shapes: x and addend `[..., K]`, norm_weight `[K]`; the result is like x. Nothing is changed in
+    place.
+    """
+    arguments = (x, norm_weight, addend, eps, weight_offset)
+    return _rms_norm_add(*arguments, out=out, weights=constant_weights)
 
 
 def layer_norm(

@@ -48,6 +48,7 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
         "ntrans": library.ntrans,
         "rms_norm": library.rms_norm,
         "rms_norm.residual": library.rms_norm_residual,
+        "rms_norm_add": library.rms_norm_add,
         "layer_norm": library.layer_norm,
         "act_and_mul": library.act_and_mul,
         "gqa": attention_library.gqa,

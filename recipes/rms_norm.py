@@ -1,6 +1,7 @@
 """RMSNorm alone, as it stands in front of a matrix product of many tokens.
 
-With a residual it norms x + residual and also returns the sum, the next layer's residual.
+With a residual it norms x + residual and also returns the sum, the next layer's residual. With an
+addend it norms x alone and adds it to that: the norm behind a block, as Gemma 2 and 3 have it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def reference(
     norm_weight: torch.Tensor,
     eps: float,
     residual: torch.Tensor | None = None,
+    addend: torch.Tensor | None = None,
     weight_offset: float = 0.0,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """PyTorch's own program: its kernel, after those that add an offset or a residual."""
@@ -28,11 +30,13 @@ def reference(
     total = x if residual is None else x + residual
     scale = norm_weight + weight_offset if weight_offset else norm_weight
     normed = torch_rms_norm(total, (x.shape[-1],), scale, eps)
+    if addend is not None:
+        normed = addend + normed
     return normed if residual is None else (normed, total)
 
 
 @options(
-    {"residual": "total"},
+    {"residual": "total", "addend": ""},
     form(
         "rms_norm",
         summary="rms_norm(x) * (norm_weight + weight_offset)",
@@ -56,9 +60,25 @@ def reference(
             shape("Qwen2-7B (weight_offset is 0)", K=3584),
         ),
     ),
+    form(
+        "rms_norm_add",
+        "addend",
+        summary="addend + rms_norm(x) * (norm_weight + weight_offset)",
+        shapes=(
+            shape("Gemma-2-9B behind attention and MLP (weight_offset is 1)", K=3584),
+            shape("Gemma-3-12B behind attention and MLP (weight_offset is 1)", K=3840),
+        ),
+    ),
 )
 @recipe(
-    inputs={"x": "M K", "norm_weight": "K", "eps": "", "residual": "M K", "weight_offset": ""},
+    inputs={
+        "x": "M K",
+        "norm_weight": "K",
+        "eps": "",
+        "residual": "M K",
+        "addend": "M K",
+        "weight_offset": "",
+    },
     output="M K",
     also={"total": "M K"},
     dynamic={"M": 4096},
@@ -71,10 +91,13 @@ def rms_norm(
     norm_weight: Tensor,
     eps: Tensor,
     residual: Tensor | None = None,
+    addend: Tensor | None = None,
     *,
     weight_offset: Tensor,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """rms_norm(x + residual) * (norm_weight + weight_offset)."""
+    """addend + rms_norm(x + residual) * (norm_weight + weight_offset)."""
     total = x if residual is None else x + residual
     normed = language.rms_norm(total, norm_weight + weight_offset, eps, over="K")
+    if addend is not None:
+        normed = addend + normed
     return normed if residual is None else (normed, total)

@@ -29,6 +29,7 @@ const Parameter kBias{"bias", "Tensor?", Kind::kWeight, "N", kOption};
 const Parameter kWeightOffset{"weight_offset", "float", Kind::kNumber, "", kOption};
 const Parameter kNormBias{"norm_bias", "Tensor?", Kind::kWeight, "K"};
 const Parameter kResidual{"residual", "Tensor", Kind::kRows, "M K", kOption};
+const Parameter kAddedTo{"addend", "Tensor", Kind::kRows, "M K"};
 const Parameter kAddend{"residual", "Tensor?", Kind::kAddend, "M N", kOption};
 const Parameter kOut{"out", "Tensor", Kind::kRows, "M N"};
 const Parameter kNormed{"out", "Tensor", Kind::kRows, "M K"};
@@ -138,6 +139,9 @@ const Signature kSignatures[] = {
     // total = x + residual, and the same of total
     only_own(named_dims("rms_norm", "residual", {kX, kNormWeight, kEps, kResidual, kWeightOffset},
                         {kNormed, kTotal})),
+    // y = addend + x / rms(x) * (norm_weight + weight_offset)
+    only_own(named_dims("rms_norm_add", "", {kX, kNormWeight, kAddedTo, kEps, kWeightOffset},
+                        {kNormed})),
     // y = (x - mean(x)) / std(x) * norm_weight + norm_bias
     only_own(named_dims("layer_norm", "", {kX, kNormWeight, kNormBias, kEps}, {kNormed})),
     // y = activation(gate) * up

@@ -204,7 +204,7 @@ def _many_tokens(rank: Rank) -> Kernels:
 
 def _post_norms(rank: Rank) -> Kernels:
     if rank.model.post_norms:
-        yield "rms_norm", {"K": rank.model.hidden}
+        yield "rms_norm_add", {"K": rank.model.hidden}
 
 
 def _lm_head(rank: Rank) -> Kernels:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from mirage_kernels.generator.recipe import Recipe
 
 # Ops that are called otherwise than the recipe whose reference they compute.
-_OPS = {("gated_mlp", "norm_weight"): "rms_norm_gated_mlp"}
+_OPS = {
+    ("gated_mlp", "norm_weight"): "rms_norm_gated_mlp",
+    ("rms_norm", "addend"): "rms_norm_add",
+}
 _EXTENTS = (3, 48, 80, 5, 7, 11)  # of the dims of a reference: what they are does not matter
 
 

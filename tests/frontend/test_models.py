@@ -127,7 +127,7 @@ def test_weights_that_a_checkpoint_packs_are_packed_in_any_case() -> None:
 def test_norms_behind_the_blocks_alone_leave_projections_without_one() -> None:
     found = needed({**CHAMELEON, "swin_norm": True})
     assert found[0] == "linear K=4096,N=12288"
-    assert "rms_norm K=4096" in found
+    assert "rms_norm_add K=4096" in found
     assert "gated_mlp K=4096,N=11008" in found
     assert not [kernel for kernel in found if kernel.startswith("rms_norm_gated_mlp")]
 

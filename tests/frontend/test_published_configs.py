@@ -22,7 +22,8 @@ KERNELS = {
         rms_norm_linear K=4096,N=32000
         rms_norm K=4096; gated_mlp K=4096,N=14336; silu_and_mul N=14336""",
     "qwen2.5-7b": f"""
-        rms_norm_linear_full K=3584,N=4608; rope_append; rope_append_fp32; {GQA}; linear K=3584,N=3584
+        rms_norm_linear_full K=3584,N=4608; rope_append; rope_append_fp32; {GQA}
+        linear K=3584,N=3584
         rms_norm_gated_mlp K=3584,N=18944; linear K=18944,N=3584; rms_norm_linear K=3584,N=152064
         rms_norm K=3584; gated_mlp K=3584,N=18944; silu_and_mul N=18944""",
     "qwen3-8b": f"""
@@ -30,16 +31,17 @@ KERNELS = {
         rms_norm_gated_mlp K=4096,N=12288; linear K=12288,N=4096; rms_norm_linear K=4096,N=151936
         rms_norm K=4096; gated_mlp K=4096,N=12288; silu_and_mul N=12288""",
     "gemma-2-27b": """
-        rms_norm_linear_full K=4608,N=8192; rope_append; rope_append_fp32; gqa_full D=128; linear K=4096,N=4608
-        rms_norm K=4608; rms_norm_geglu_mlp K=4608,N=36864; linear K=36864,N=4608
+        rms_norm_linear_full K=4608,N=8192; rope_append; rope_append_fp32; gqa_full D=128
+        linear K=4096,N=4608
+        rms_norm_add K=4608; rms_norm_geglu_mlp K=4608,N=36864; linear K=36864,N=4608
         rms_norm_linear_full K=4608,N=256000
-        geglu_mlp K=4608,N=36864; gelu_tanh_and_mul N=36864""",
+        rms_norm K=4608; geglu_mlp K=4608,N=36864; gelu_tanh_and_mul N=36864""",
     "gemma-3-12b": """
         rms_norm_linear_full K=3840,N=8192; qk_norm_rope_append D=256
         gqa D=256; sliding_window_attention D=256; linear K=4096,N=3840
-        rms_norm K=3840; rms_norm_geglu_mlp K=3840,N=15360; linear K=15360,N=3840
+        rms_norm_add K=3840; rms_norm_geglu_mlp K=3840,N=15360; linear K=15360,N=3840
         rms_norm_linear_full K=3840,N=262208
-        geglu_mlp K=3840,N=15360; gelu_tanh_and_mul N=15360""",
+        rms_norm K=3840; geglu_mlp K=3840,N=15360; gelu_tanh_and_mul N=15360""",
     "phi-3-mini-4k": """
         rms_norm_linear K=3072,N=9216; rope_append; rope_append_fp32; sliding_window_attention D=96
         linear K=3072,N=3072; rms_norm_gated_mlp K=3072,N=8192; linear K=8192,N=3072

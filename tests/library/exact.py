@@ -25,6 +25,13 @@ def exact_rms_norm(
     return y if residual is None else (y, total)
 
 
+def exact_rms_norm_add(
+    x: Tensor, norm_weight: Tensor, addend: Tensor, eps: float = 1e-6, weight_offset: float = 0.0
+) -> Tensor:
+    root = torch.sqrt(x.square().mean(-1, keepdim=True) + eps)
+    return addend + x / root * (norm_weight + weight_offset)
+
+
 def exact_layer_norm(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, eps: float = 1e-5
 ) -> Tensor:

@@ -16,6 +16,7 @@ from exact import (
     exact_lora_linear,
     exact_ntrans,
     exact_rms_norm,
+    exact_rms_norm_add,
     exact_rms_norm_gated_mlp,
     exact_rms_norm_linear,
     results,
@@ -206,7 +207,8 @@ NORMED_PACKED = {**X, "norm_weight": "K", "gate_weight": "2N K"}
 NORM = {**X, "norm_weight": "K"}
 HALVES = {"gate": "M N", "up": "M N"}
 BIAS = {"bias": "N"}
-ANY_SIZE = ("linear", "rms_norm", "layer_norm", "act_and_mul")  # where no kernel serves, PyTorch
+# Where no kernel serves, PyTorch does.
+ANY_SIZE = ("linear", "rms_norm", "rms_norm_add", "layer_norm", "act_and_mul")
 
 
 def _made(name: str, tensors: Mapping[str, str], exact: Exact, **scalars: object) -> Case:
@@ -270,6 +272,8 @@ CASES = (
     _made("offset", NORM, exact_rms_norm, weight_offset=1.0),
     _made("residual", NORM | {"residual": "M K"}, exact_rms_norm),
     _made("residual offset", NORM | {"residual": "M K"}, exact_rms_norm, weight_offset=1.0),
+    _made("", NORM | {"addend": "M K"}, exact_rms_norm_add, eps=1e-6),
+    _made("offset", NORM | {"addend": "M K"}, exact_rms_norm_add, weight_offset=1.0),
     _made("", NORM | {"norm_bias": "K"}, exact_layer_norm, eps=1e-5),
     _made("without norm_bias", NORM, exact_layer_norm, norm_bias=None),
     _made("", HALVES, exact_act_and_mul),

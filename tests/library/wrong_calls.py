@@ -44,6 +44,7 @@ GOOD = {
     "gated_mlp": {"x": X, "gate_weight": WEIGHT},
     "rms_norm_gated_mlp": NORMED | {"gate_weight": WEIGHT},
     "rms_norm": NORMED,
+    "rms_norm_add": NORMED | {"addend": X},
     "layer_norm": NORMED,
     "act_and_mul": {"gate": X},
     "gqa": PAGED,
@@ -138,6 +139,13 @@ WRONG: dict[str, tuple[dict[str, object], ...]] = {
         {"x": torch.nested.nested_tensor([X[0], X[0]], layout=torch.jagged)},
         {"weight_offset": torch.nan},
         {"out": (X, X)},
+    ),
+    "rms_norm_add": (
+        {"addend": X[0]},
+        {"addend": X.float()},
+        {"addend": None},
+        {"out": X},
+        {"weight_offset": torch.inf},
     ),
     "layer_norm": ({"norm_bias": 1e-05},),
     "act_and_mul": (

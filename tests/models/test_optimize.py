@@ -219,32 +219,6 @@ def test_an_activation_alone_is_replaced() -> None:
     assert optimized(Activation(), tokens(), tokens()) == {"act_and_mul": 1}
 
 
-class LayerNormLinear(nn.Module):
-    def __init__(self, bias: bool) -> None:
-        super().__init__()
-        self.norm, self.linear = nn.LayerNorm(K), nn.Linear(K, N, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(self.norm(x))
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_a_layer_norm_and_its_linear_are_one_call(bias: bool) -> None:
-    assert optimized(LayerNormLinear(bias), tokens()) == {"layer_norm_linear": 1}
-
-
-class WrittenLayerNorm(nn.Module):
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        centred = x.float() - x.float().mean(-1, keepdim=True)
-        variance = (centred * centred).mean(-1, keepdim=True)
-        return (centred / torch.sqrt(variance + 1e-5)).to(x.dtype) * weight
-
-
-def test_a_layer_norm_written_out_is_replaced() -> None:
-    weight = torch.rand(K, dtype=torch.bfloat16)
-    assert optimized(WrittenLayerNorm(), tokens(), weight) == {"layer_norm": 1}
-
-
 class Lora(nn.Module):
     def __init__(self) -> None:
         super().__init__()
