@@ -329,5 +329,19 @@ def layer_norm(
     out.copy_(functional.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps))
 
 
+def layer_norm_residual(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None,
+    eps: float,
+    residual: Tensor,
+    *,
+    out: Tensor,
+    total: Tensor,
+) -> None:
+    torch.add(x, residual, out=total)
+    layer_norm(total, norm_weight, norm_bias, eps, out=out)
+
+
 def act_and_mul(gate: Tensor, up: Tensor, activation: str, *, out: Tensor) -> None:
     torch.mul(ACTIVATIONS[activation](gate), up, out=out)

@@ -19,6 +19,7 @@ _rms_norm = compiled_op("rms_norm")
 _rms_norm_residual = compiled_pair("rms_norm")
 _rms_norm_add = compiled_op("rms_norm_add")
 _layer_norm = compiled_op("layer_norm")
+_layer_norm_residual = compiled_pair("layer_norm")
 _act_and_mul = compiled_op("act_and_mul")
 
 
@@ -89,20 +90,48 @@ def rms_norm_add(
     return _rms_norm_add(*arguments, out=out, weights=constant_weights)
 
 
+@overload
 def layer_norm(
     x: Tensor,
     norm_weight: Tensor,
     norm_bias: Tensor | None = None,
     eps: float = 1e-5,
     *,
+    residual: None = None,
     constant_weights: bool | None = None,
     out: Tensor | None = None,
-) -> Tensor:
+) -> Tensor: ...
+@overload
+def layer_norm(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    residual: Tensor,
+    constant_weights: bool | None = None,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]: ...
+def layer_norm(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    residual: Tensor | None = None,
+    constant_weights: bool | None = None,
+    out: Tensor | tuple[Tensor, Tensor] | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
     """Compute (x - mean(x)) / sqrt(var(x) + eps) * norm_weight + norm_bias over the last dim.
 
-    Shapes: x `[..., K]`, norm_weight and norm_bias `[K]`; the result is like x. The variance is
-    that over K, not K - 1, as PyTorch's.
+    Shapes: x and residual `[..., K]`, norm_weight and norm_bias `[K]`; the result is like x. The
+    variance is that over K, not K - 1, as PyTorch's. `residual` is as in `rms_norm`: the pair of
+    the norm of x + residual and that sum is returned.
     """
+    if residual is not None or isinstance(out, tuple | list):
+        return _layer_norm_residual(
+            x, norm_weight, norm_bias, eps, residual, out=out, weights=constant_weights
+        )
     return _layer_norm(x, norm_weight, norm_bias, eps, out=out, weights=constant_weights)
 
 

@@ -50,6 +50,7 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
         "rms_norm.residual": library.rms_norm_residual,
         "rms_norm_add": library.rms_norm_add,
         "layer_norm": library.layer_norm,
+        "layer_norm.residual": library.layer_norm_residual,
         "act_and_mul": library.act_and_mul,
         "gqa": attention_library.gqa,
         "gqa.lse": attention_library.gqa,

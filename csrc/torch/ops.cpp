@@ -144,6 +144,9 @@ const Signature kSignatures[] = {
                         {kNormed})),
     // y = (x - mean(x)) / std(x) * norm_weight + norm_bias
     only_own(named_dims("layer_norm", "", {kX, kNormWeight, kNormBias, kEps}, {kNormed})),
+    // total = x + residual, and the same of total
+    only_own(named_dims("layer_norm", "residual", {kX, kNormWeight, kNormBias, kEps, kResidual},
+                        {kNormed, kTotal})),
     // y = activation(gate) * up
     only_own(named_dims("act_and_mul", "", {kGateRows, kUpRows, kActivation})),
 

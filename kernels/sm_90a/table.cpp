@@ -51,6 +51,10 @@
       {"K", 4096}, {"N", 6144}) \
   SPACE(layer_norm_linear_full, K4096_N6144_fp16, fp16, 64, "norm_bias bias", \
       {"K", 4096}, {"N", 6144}) \
+  PLAIN(layer_norm_residual, K1600_bf16, bf16, 0, "norm_bias", {"K", 1600}) \
+  PLAIN(layer_norm_residual, K1600_fp16, fp16, 0, "norm_bias", {"K", 1600}) \
+  PLAIN(layer_norm_residual, K4096_bf16, bf16, 0, "norm_bias", {"K", 4096}) \
+  PLAIN(layer_norm_residual, K4096_fp16, fp16, 0, "norm_bias", {"K", 4096}) \
   PLAIN(linear, K1024_N8192_bf16, bf16, 64, "bias residual", {"K", 1024}, {"N", 8192}) \
   PLAIN(linear, K1024_N8192_fp16, fp16, 64, "bias residual", {"K", 1024}, {"N", 8192}) \
   PLAIN(linear, K12288_N4096_bf16, bf16, 64, "bias residual", {"K", 12288}, {"N", 4096}) \

@@ -33,11 +33,17 @@ def exact_rms_norm_add(
 
 
 def exact_layer_norm(
-    x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, eps: float = 1e-5
-) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None,
+    eps: float = 1e-5,
+    residual: Tensor | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    total = x if residual is None else x + residual
+    centred = total - total.mean(-1, keepdim=True)
     normed = centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + eps) * norm_weight
-    return normed if norm_bias is None else normed + norm_bias
+    normed = normed if norm_bias is None else normed + norm_bias
+    return normed if residual is None else (normed, total)
 
 
 def exact_linear(
@@ -54,7 +60,8 @@ def exact_rms_norm_linear(
 
 
 def exact_layer_norm_linear(weight: Tensor, bias: Tensor | float = 0.0, **norm: Any) -> Tensor:
-    return exact_layer_norm(**norm) @ weight.t() + bias
+    (normed,) = results(exact_layer_norm(**norm))
+    return normed @ weight.t() + bias
 
 
 def exact_lora_linear(

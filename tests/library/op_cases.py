@@ -276,6 +276,7 @@ CASES = (
     _made("offset", NORM | {"addend": "M K"}, exact_rms_norm_add, weight_offset=1.0),
     _made("", NORM | {"norm_bias": "K"}, exact_layer_norm, eps=1e-5),
     _made("without norm_bias", NORM, exact_layer_norm, norm_bias=None),
+    _made("residual", NORM | {"norm_bias": "K", "residual": "M K"}, exact_layer_norm),
     _made("", HALVES, exact_act_and_mul),
     _made("gelu", HALVES, exact_act_and_mul, activation="gelu"),
     _made("gelu_tanh", HALVES, exact_act_and_mul, activation="gelu_tanh"),

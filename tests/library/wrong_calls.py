@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[dict[str, object], ...]] = {
         {"out": X},
         {"weight_offset": torch.inf},
     ),
-    "layer_norm": ({"norm_bias": 1e-05},),
+    "layer_norm": ({"norm_bias": 1e-05}, {"residual": X[0]}, {"residual": X, "out": X + 1}),
     "act_and_mul": (
         {"gate": torch.ones(3, 5).half()},
         {"gate": None},

@@ -58,3 +58,17 @@ class NormBehind(nn.Module):
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 def test_a_norm_that_is_added_to_a_residual_is_one_call(offset: float) -> None:
     assert optimized(NormBehind(offset), tokens(), 2 * tokens()) == {"rms_norm_add": 1}
+
+
+class LayerNormOfSum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(K)
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        total = residual + x
+        return self.norm(total), total
+
+
+def test_a_layer_norm_of_a_sum_that_is_kept_is_one_call() -> None:
+    assert optimized(LayerNormOfSum(), tokens(), 2 * tokens()) == {"layer_norm residual": 1}
