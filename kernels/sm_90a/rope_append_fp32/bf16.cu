@@ -129,15 +129,15 @@ __device__ __forceinline__ void rope_append_fp32_0_any(const rope_append_fp32_0_
       float q_turned_tile_made[8];
       for (int e = 0; e < 8; ++e) {
         const float scaled_q_first_v =
-            tile::mul(wide(taken.q_first_tile.of[e]), wide(taken.cos_tile.of[e]));
+            tile::mul(wide(taken.q_first_tile, e), wide(taken.cos_tile, e));
         const float scaled_q_second_v =
-            tile::mul(wide(taken.q_second_tile.of[e]), wide(taken.sin_tile.of[e]));
+            tile::mul(wide(taken.q_second_tile, e), wide(taken.sin_tile, e));
         const float scaled_q_first_minus_scaled_q_second_v =
             tile::sub(scaled_q_first_v, scaled_q_second_v);
         const float scaled_q_second_2_v =
-            tile::mul(wide(taken.q_second_tile.of[e]), wide(taken.cos_tile.of[e]));
+            tile::mul(wide(taken.q_second_tile, e), wide(taken.cos_tile, e));
         const float scaled_q_first_2_v =
-            tile::mul(wide(taken.q_first_tile.of[e]), wide(taken.sin_tile.of[e]));
+            tile::mul(wide(taken.q_first_tile, e), wide(taken.sin_tile, e));
         const float q_turned_tile_v = tile::add(scaled_q_second_2_v, scaled_q_first_2_v);
         scaled_q_first_minus_scaled_q_second_made[e] = scaled_q_first_minus_scaled_q_second_v;
         q_turned_tile_made[e] = q_turned_tile_v;
@@ -229,7 +229,7 @@ __device__ __forceinline__ void rope_append_fp32_1_any(const rope_append_fp32_1_
       [[maybe_unused]] const int M_at = i / 16;
       float scaled_q_rest_made[8];
       for (int e = 0; e < 8; ++e) {
-        const float scaled_q_rest_v = tile::mul(1.0f, wide(taken.q_rest_tile.of[e]));
+        const float scaled_q_rest_v = tile::mul(1.0f, wide(taken.q_rest_tile, e));
         scaled_q_rest_made[e] = scaled_q_rest_v;
       }
       const int64_t stride = kAligned ? 1 : args.out_stored_strides[2];
@@ -372,15 +372,15 @@ __device__ __forceinline__ void rope_append_fp32_2_any(const rope_append_fp32_2_
       float k_turned_tile_made[8];
       for (int e = 0; e < 8; ++e) {
         const float scaled_k_first_v =
-            tile::mul(wide(taken.k_first_tile.of[e]), wide(taken.cos_tile.of[e]));
+            tile::mul(wide(taken.k_first_tile, e), wide(taken.cos_tile, e));
         const float scaled_k_second_v =
-            tile::mul(wide(taken.k_second_tile.of[e]), wide(taken.sin_tile.of[e]));
+            tile::mul(wide(taken.k_second_tile, e), wide(taken.sin_tile, e));
         const float scaled_k_first_minus_scaled_k_second_v =
             tile::sub(scaled_k_first_v, scaled_k_second_v);
         const float scaled_k_second_2_v =
-            tile::mul(wide(taken.k_second_tile.of[e]), wide(taken.cos_tile.of[e]));
+            tile::mul(wide(taken.k_second_tile, e), wide(taken.cos_tile, e));
         const float scaled_k_first_2_v =
-            tile::mul(wide(taken.k_first_tile.of[e]), wide(taken.sin_tile.of[e]));
+            tile::mul(wide(taken.k_first_tile, e), wide(taken.sin_tile, e));
         const float k_turned_tile_v = tile::add(scaled_k_second_2_v, scaled_k_first_2_v);
         scaled_k_first_minus_scaled_k_second_made[e] = scaled_k_first_minus_scaled_k_second_v;
         k_turned_tile_made[e] = k_turned_tile_v;
@@ -487,7 +487,7 @@ __device__ __forceinline__ void rope_append_fp32_3_any(const rope_append_fp32_3_
       [[maybe_unused]] const int M_at = i / 8;
       float scaled_k_rest_made[8];
       for (int e = 0; e < 8; ++e) {
-        const float scaled_k_rest_v = tile::mul(1.0f, wide(taken.k_rest_tile.of[e]));
+        const float scaled_k_rest_v = tile::mul(1.0f, wide(taken.k_rest_tile, e));
         scaled_k_rest_made[e] = scaled_k_rest_v;
       }
       const int64_t stride = kAligned ? 1 : args.out_stored_strides[3];
@@ -573,7 +573,7 @@ __device__ __forceinline__ void rope_append_fp32_4_any(const rope_append_fp32_4_
       [[maybe_unused]] const int M_at = i / 16;
       float scaled_v_made[8];
       for (int e = 0; e < 8; ++e) {
-        const float scaled_v_v = tile::mul(1.0f, wide(taken.v_tile.of[e]));
+        const float scaled_v_v = tile::mul(1.0f, wide(taken.v_tile, e));
         scaled_v_made[e] = scaled_v_v;
       }
       const int64_t stride = kAligned ? 1 : args.out_stored_strides[3];
