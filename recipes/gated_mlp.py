@@ -1,6 +1,7 @@
 """The gated half of a transformer's MLP: two projections of x, one activated, multiplied.
 
-Alone, or behind the RMSNorm that a pre-norm block puts in front of it.
+Alone, or behind the RMSNorm that a pre-norm block puts in front of it. With a residual the norm is
+that of x + residual, which is also returned.
 """
 
 from __future__ import annotations
@@ -21,20 +22,26 @@ def reference(
     up_weight: torch.Tensor,
     norm_weight: torch.Tensor | None = None,
     eps: float = 0.0,
+    residual: torch.Tensor | None = None,
     activation: str = "silu",
-) -> torch.Tensor:
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """PyTorch's own unfused program: a kernel per step, each result rounded to the input's type."""
     from torch.nn.functional import linear
     from torch.nn.functional import rms_norm as torch_rms_norm
 
+    total = x if residual is None else x + residual
+    normed = total
     if norm_weight is not None:
-        x = torch_rms_norm(x, (x.shape[-1],), norm_weight, eps)
-    return torch_activation(activation)(linear(x, gate_weight)) * linear(x, up_weight)
+        normed = torch_rms_norm(total, (x.shape[-1],), norm_weight, eps)
+    gate, up = linear(normed, gate_weight), linear(normed, up_weight)
+    product = torch_activation(activation)(gate) * up
+    return product if residual is None else (product, total)
 
 
 @options(
     {
         "norm_weight": "eps",
+        "residual": "total",
         **{f"activation={name}": "" for name in ACTIVATIONS},
     },
     form(
@@ -109,6 +116,15 @@ def reference(
         ),
     ),
     form(
+        "rms_norm_gated_mlp_residual",
+        "norm_weight",
+        "residual",
+        "activation=silu",
+        summary="silu(linear(rms_norm(total), gate_weight)) * linear(rms_norm(total), up_weight); "
+        "total = x + residual",
+        shapes=(shape("Llama-3-8B, TP 1", K=4096, N=14336),),
+    ),
+    form(
         "rms_norm_geglu_mlp",  # Gemma's norm weight is given as 1 + w
         "norm_weight",
         "activation=gelu_tanh",
@@ -145,8 +161,10 @@ def reference(
         "gate_weight": "N K",
         "up_weight": "N K",
         "eps": "",
+        "residual": "M K",
     },
     output="M N",
+    also={"total": "M K"},
     dynamic={"M": 4096},
     scalars={"eps": 1e-5},
     reference=reference,
@@ -158,10 +176,13 @@ def gated_mlp(
     gate_weight: Tensor,
     up_weight: Tensor,
     eps: Tensor | None = None,
+    residual: Tensor | None = None,
     activation: str,
-) -> Tensor:
-    """activation(linear(x, gate_weight)) * linear(x, up_weight), x normed or not."""
+) -> Tensor | tuple[Tensor, Tensor]:
+    """activation(linear(x, gate_weight)) * linear(x, up_weight), x + residual normed or not."""
+    total = normed = x if residual is None else x + residual
     if norm_weight is not None and eps is not None:
-        x = rms_norm(x, norm_weight, eps, over="K")
-    gate = ACTIVATIONS[activation](contract(x, gate_weight, over="K"))
-    return gate * contract(x, up_weight, over="K")
+        normed = rms_norm(total, norm_weight, eps, over="K")
+    gate = ACTIVATIONS[activation](contract(normed, gate_weight, over="K"))
+    product = gate * contract(normed, up_weight, over="K")
+    return product if residual is None else (product, total)
