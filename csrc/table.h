@@ -1,23 +1,9 @@
-// Makes the dispatch tables of what an emitted table.cpp lists: KERNELS, ATTENTION_KERNELS, ARCH,
-// and GENERAL_KERNELS where there are some.
+// Makes the dispatch tables of what an emitted table.cpp lists: KERNELS, ATTENTION_KERNELS, ARCH.
 #pragma once
 
 #include <initializer_list>
 
-#include "general_kernels.h"
 #include "launch.h"
-
-#ifndef GENERAL_KERNELS
-#define GENERAL_KERNELS(GENERAL)
-#endif
-
-#define GENERAL(recipe, stem, dtype)                                                     \
-  int recipe##_##stem(void* const* tensors, const int64_t* strides, const int64_t* dims, \
-                      const double* scalars, char* workspace, void* stream);
-extern "C" {
-GENERAL_KERNELS(GENERAL)
-}
-#undef GENERAL
 
 namespace mirage {
 namespace generated {
@@ -47,7 +33,6 @@ constexpr int count(std::initializer_list<StaticDim> dims) { return static_cast<
 #define ATTENTION(recipe, stem, dtype, options, ...)                                 \
   {#recipe, #dtype, {__VA_ARGS__}, count({__VA_ARGS__}), generated::recipe##_##stem, \
    generated::recipe##_##stem##_workspace, #recipe "/" #stem, options},
-#define GENERAL(recipe, stem, dtype) {#recipe, #dtype, recipe##_##stem, #recipe "/" #stem},
 // clang-format on
 
 // An array has an element more than it counts: it may have no other.
@@ -55,8 +40,6 @@ const Kernel kKernels[] = {KERNELS(PLAIN, SPACE){}};
 const int kKernelCount = sizeof(kKernels) / sizeof(Kernel) - 1;
 const AttentionKernel kAttentionKernels[] = {ATTENTION_KERNELS(ATTENTION){}};
 const int kAttentionKernelCount = sizeof(kAttentionKernels) / sizeof(AttentionKernel) - 1;
-const GeneralKernel kGeneralKernels[] = {GENERAL_KERNELS(GENERAL){}};
-const int kGeneralKernelCount = sizeof(kGeneralKernels) / sizeof(GeneralKernel) - 1;
 const char* const kArch = ARCH;
 
 }  // namespace mirage

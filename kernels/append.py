@@ -89,9 +89,7 @@ def rope_append(
 ) -> Tensor:
     """Rotate queries and keys, write keys and values to the caches, return the queries.
 
-    The op is `qk_norm_rope_append` without its norms: what Llama, Mistral and Qwen2 do. On a GPU it
-    is one kernel for any D and R, however tensors lie; it is the fastest with rows of qkv and
-    cos_sin_cache at multiples of 16 bytes and "neox".
+    The op is `qk_norm_rope_append` without its norms: what Llama, Mistral and Qwen2 do.
     """
     op = "qk_norm_rope_append"
     if torch.is_grad_enabled():

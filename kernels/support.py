@@ -18,8 +18,6 @@ _ALIASES = {"gqa_csr": "gqa", "rope_append": "qk_norm_rope_append"}
 _OPEN_DIMS = frozenset({"B", "L", "Hkv", "G", "Hq"})
 _QUERY_TOKENS = "T"  # of a sequence
 _HEAD_SIZE_STEP = 8  # the compiled ops refuse other sizes of heads
-# Ops whose kernels serve any size, and their recipes.
-_ANY_SIZE = {"rope_append": ("rope_append", "rope_append_fp32")}
 # Kernels that no recipe makes, and the sizes that they are for.
 _HAND_WRITTEN = {"qk_norm_rope_append": {"D": (64, 96, 128, 192, 256)}}
 # Options of ops whose parameters are their own, by the name of the parameter.
@@ -112,8 +110,6 @@ def _most_tokens(
         return 0
     if place is not None and not _runs_on(place):
         return _NEVER
-    if op in _ANY_SIZE:
-        return _most_of_kernels(_ANY_SIZE[op], half, {})
     return _most_of_kernels(recipes, half, sizes)
 
 

@@ -1,8 +1,8 @@
-// The kernel in front of gqa: norms the heads of queries and keys, rotates them, and writes keys
-// and values to a paged cache.
+// The kernel in front of gqa: norms the heads of queries and keys or not, rotates them, and writes
+// keys and values to a paged cache.
 //
-// Written by hand: without norms it is the recipe rope_append. A general kernel would stage the
-// rows that it norms in shared memory; here they stay in registers.
+// Written by hand, not found: it is the glue between ops that serving stacks need, and writes that
+// are scattered by slots are no muGraph.
 //
 // A line [D] is one head of one token. Its threads hold two vectors each: those that rotate with
 // each other, so that the rotation exchanges nothing, and only the norm's sums do. Arithmetic is
@@ -161,7 +161,7 @@ __device__ Raw<T> load_head(const PerHead& heads, int head, const Share& share) 
 // Of the head that a line is: of q, then of k. Lines of v have none, and RMS has no bias.
 template <class T, HeadNorm kNorm>
 __device__ Affine<T> load_affine(const AppendArgs& args, int line, const Share& share) {
-  if (line >= args.Hq + args.Hkv) return {};
+  if (kNorm == HeadNorm::kNone || line >= args.Hq + args.Hkv) return {};
   const bool is_q = line < args.Hq;
   const int head = is_q ? line : line - args.Hq;
   Affine<T> affine{load_head<T>(is_q ? args.q_weight : args.k_weight, head, share), {}};
@@ -290,8 +290,10 @@ __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ 
   const Angles angles = load_angles<T>(args, number_of(args.positions, token), share);
 
   Elements x = widened(raw);
-  normalize<kDepth, kNorm>(x, share.any, args.eps);
-  scale(x, affine, args.weight_offset);
+  if constexpr (kNorm != HeadNorm::kNone) {
+    normalize<kDepth, kNorm>(x, share.any, args.eps);
+    scale(x, affine, args.weight_offset);
+  }
   rotate(x, angles, args.interleaved);
   store(to, share, rounded<T>(x));
 }
@@ -301,10 +303,14 @@ cudaError_t launch(const AppendArgs& args, cudaStream_t stream) {
   constexpr int kLines = kBlockThreads / kLineThreads<kDepth>;
   const int lines = args.Hq + 2 * args.Hkv;
   const tile::Grid grid{args.tokens, tile::ceil_div(lines, kLines), kBlockThreads, 0};
-  const bool is_layer = args.norm == HeadNorm::kLayer;
-  return tile::launch(
-      is_layer ? append<T, kDepth, HeadNorm::kLayer> : append<T, kDepth, HeadNorm::kRms>, grid,
-      args, stream);
+  switch (args.norm) {
+    case HeadNorm::kNone:
+      return tile::launch(append<T, kDepth, HeadNorm::kNone>, grid, args, stream);
+    case HeadNorm::kLayer:
+      return tile::launch(append<T, kDepth, HeadNorm::kLayer>, grid, args, stream);
+    default:
+      return tile::launch(append<T, kDepth, HeadNorm::kRms>, grid, args, stream);
+  }
 }
 
 template <class T>

@@ -27,7 +27,7 @@ struct WrittenCache {
   int64_t page, token, head;
 };
 
-enum class HeadNorm { kRms, kLayer };
+enum class HeadNorm { kNone, kRms, kLayer };
 
 // One call. All lines [D] begin at multiples of 16 bytes.
 struct AppendArgs {

@@ -1,24 +1,60 @@
 // Calls of the op in front of gqa, which norms and rotates queries and keys, and writes keys and
-// values to a cache. Without norms it is a recipe (rope_append.h).
+// values to a cache.
 #include <utility>
 
 #include <torch/csrc/stable/ops.h>
 
 #include "append/append.h"
-#include "append_inputs.h"
 #include "arguments.h"
 #include "assumptions.h"
 #include "call.h"
 #include "device.h"
 #include "errors.h"
-#include "rope_append.h"
 
 namespace mirage {
 namespace {
 
+using MaybeTensor = std::optional<Tensor>;
 using torch::headeronly::ScalarType;
 
 constexpr const char* kOp = "qk_norm_rope_append";
+
+// The caches are [pages, page size, Hkv, D].
+struct AppendInputs {
+  // Values in the order of the schema.
+  explicit AppendInputs(const Values& values)
+      : qkv(*values[0].tensor),
+        q_weight(values[1].tensor),
+        k_weight(values[2].tensor),
+        q_bias(values[3].tensor),
+        k_bias(values[4].tensor),
+        cos_sin_cache(*values[5].tensor),
+        positions(*values[6].tensor),
+        k_cache(*values[7].tensor),
+        v_cache(*values[8].tensor),
+        slot_mapping(*values[9].tensor),
+        num_heads(values[10].integer),
+        num_kv_heads(values[11].integer),
+        eps(values[12].number),
+        weight_offset(values[13].number),
+        norm(values[14].text),
+        rope(values[15].text) {}
+
+  const Tensor& qkv;  // [tokens, (Hq + 2 Hkv) * D]
+  const MaybeTensor &q_weight, &k_weight, &q_bias, &k_bias;
+  const Tensor& cos_sin_cache;  // [positions, rotated elements of D]: cosines, then sines
+  const Tensor& positions;      // [tokens]
+  const Tensor &k_cache, &v_cache;
+  const Tensor& slot_mapping;  // [tokens]
+  int64_t num_heads, num_kv_heads;
+  double eps, weight_offset;
+  const std::string &norm, &rope;
+
+  int64_t tokens() const { return qkv.size(0); }
+  int64_t head_size() const { return k_cache.size(3); }
+  int64_t rotated() const { return cos_sin_cache.size(1); }
+  int64_t slots() const { return k_cache.size(0) * k_cache.size(1); }
+};
 
 Argument argument(const char* name, const Tensor& tensor) { return {kOp, name, tensor}; }
 
@@ -61,10 +97,10 @@ void check_qkv(const AppendInputs& in) {
 
 // Without a norm nothing is read of what norms have.
 void check_no_norm(const AppendInputs& in) {
-  const std::pair<const char*, const std::optional<Tensor>*> given[] = {{"q_weight", &in.q_weight},
-                                                                        {"k_weight", &in.k_weight},
-                                                                        {"q_bias", &in.q_bias},
-                                                                        {"k_bias", &in.k_bias}};
+  const std::pair<const char*, const MaybeTensor*> given[] = {{"q_weight", &in.q_weight},
+                                                              {"k_weight", &in.k_weight},
+                                                              {"q_bias", &in.q_bias},
+                                                              {"k_bias", &in.k_bias}};
   for (const auto& [name, tensor] : given) {
     if (*tensor) fail_append(std::string("norm 'none' takes no ") + name + "; 'rms' does");
   }
@@ -121,16 +157,20 @@ void check(const AppendInputs& in) {
   check_rope(in);
 }
 
-// The kernel that serves a call with norms; null where PyTorch's program does. Vectors rotate with
-// vectors.
-AppendFn kernel_for(const AppendInputs& in, const char* dtype) {
+constexpr int64_t kMaxCount = 1LL << 31;  // sizes that the kernel takes are int32
+
+// The kernel that serves a call; null where PyTorch's program does. Vectors rotate with vectors.
+AppendFn kernel_for(const AppendInputs& in) {
+  if (!is_on_gpu(in.qkv)) return nullptr;
+  check_device(in.qkv.get_device_index());
   const int64_t rotated_step = in.rope == "neox" ? 16 : 8;
   const bool aligned = has_aligned_lines(in.qkv) && has_aligned_lines(in.cos_sin_cache);
-  if (!aligned || in.rotated() % rotated_step != 0) return nullptr;
-  return find_append_kernel(dtype, in.head_size());
+  const bool countable = in.tokens() < kMaxCount && in.slots() < kMaxCount;
+  if (!aligned || !countable || in.rotated() % rotated_step != 0) return nullptr;
+  return find_append_kernel(half_dtype(argument("qkv", in.qkv)), in.head_size());
 }
 
-PerHead per_head(const std::optional<Tensor>& tensor) {
+PerHead per_head(const MaybeTensor& tensor) {
   if (!tensor) return {};
   return {tensor->const_data_ptr(), tensor->dim() == 2 ? tensor->size(1) : 0};
 }
@@ -156,7 +196,9 @@ AppendArgs args_of(const AppendInputs& in, const Tensor& q) {
   args.positions_end = in.cos_sin_cache.size(0);
   args.float_angles = in.cos_sin_cache.scalar_type() == ScalarType::Float;
   args.interleaved = in.rope == "interleaved";
-  args.norm = in.norm == "layer" ? HeadNorm::kLayer : HeadNorm::kRms;
+  args.norm = in.norm == "none"    ? HeadNorm::kNone
+              : in.norm == "layer" ? HeadNorm::kLayer
+                                   : HeadNorm::kRms;
   args.constant_weights = constant_weights();
   args.positions = per_token(in.positions);
   args.slots = per_token(in.slot_mapping);
@@ -187,32 +229,19 @@ class AppendCall : public Call {
 
   Way way() override {
     if (in_.tokens() == 0 || in_.head_size() == 0) return Way::kNobody;
-    if (!is_on_gpu(in_.qkv)) return Way::kLibrary;
-    check_device(in_.qkv.get_device_index());
-    if (!in_.is_countable()) return Way::kLibrary;
-    const char* dtype = half_dtype(argument("qkv", in_.qkv));
-    if (in_.norm == "none") {
-      found_ = find_rope_append(in_, dtype);
-    } else {
-      kernel_ = kernel_for(in_, dtype);
-    }
-    return found_ == nullptr && kernel_ == nullptr ? Way::kLibrary : Way::kKernel;
+    kernel_ = kernel_for(in_);
+    return kernel_ == nullptr ? Way::kLibrary : Way::kKernel;
   }
 
   void launch(const Results& results) const override {
-    const int32_t device = in_.qkv.get_device_index();
-    if (found_ != nullptr) {
-      const RopeAppendLaunch args(in_, results[0]);
-      return launch_on(device, kOp, [&](cudaStream_t stream) { return args.run(*found_, stream); });
-    }
     const AppendArgs args = args_of(in_, results[0]);
-    launch_on(device, kOp, [&](cudaStream_t stream) { return kernel_(args, stream); });
+    launch_on(in_.qkv.get_device_index(), kOp,
+              [&](cudaStream_t stream) { return kernel_(args, stream); });
   }
 
  private:
   AppendInputs in_;
-  const GeneralKernel* found_ = nullptr;  // of a call without norms
-  AppendFn kernel_ = nullptr;             // of one with
+  AppendFn kernel_ = nullptr;
 };
 
 }  // namespace

@@ -114,10 +114,6 @@ Kernel told(const AttentionKernel& row) {
   return kernel;
 }
 
-Kernel told(const GeneralKernel& row) {
-  return {row.recipe, row.dtype, {}, 0, nullptr, row.name, 0, ""};
-}
-
 template <class Row>
 KernelQuery query_of(const Row& row) {
   KernelQuery query{row.recipe, row.recipe, row.dtype, {}, row.dim_count};
@@ -138,7 +134,6 @@ std::vector<std::pair<Kernel, std::string>> every_kernel() {
     }
   };
   add({"", nullptr, own_rows<Kernel>(), own_rows<AttentionKernel>()});
-  for (int i = 0; i < kGeneralKernelCount; ++i) kernels.emplace_back(told(kGeneralKernels[i]), "");
   if (const Tables* tables = loaded_tables.load(std::memory_order_acquire)) {
     std::for_each(tables->begin(), tables->end(), add);
   }
@@ -177,14 +172,6 @@ const Kernel* find_kernel(const KernelQuery& query) { return find_row<Kernel>(qu
 
 const AttentionKernel* find_attention_kernel(const KernelQuery& query) {
   return find_row<AttentionKernel>(query);
-}
-
-const GeneralKernel* find_general_kernel(const char* recipe, const char* dtype) {
-  for (int i = 0; i < kGeneralKernelCount; ++i) {
-    const GeneralKernel& row = kGeneralKernels[i];
-    if (same(row.recipe, recipe) && same(row.dtype, dtype)) return &row;
-  }
-  return nullptr;
 }
 
 bool takes(const Kernel& kernel, const char* option) {

@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "general_kernels.h"
 #include "rows.h"
 
 namespace mirage {
@@ -22,9 +21,6 @@ const Kernel* find_kernel(const KernelQuery& query);
 
 // The same in the table of attention, whose kernels take other arguments.
 const AttentionKernel* find_attention_kernel(const KernelQuery& query);
-
-// The same in the table of general kernels, of a type and for any shape.
-const GeneralKernel* find_general_kernel(const char* recipe, const char* dtype);
 
 // Says whether a kernel takes one of its recipe's optional inputs.
 bool takes(const Kernel& kernel, const char* option);

@@ -20,7 +20,6 @@ _VARIANTS = {
     "gelu_and_mul": ("act_and_mul", {"activation": "gelu"}),
     "gelu_tanh_and_mul": ("act_and_mul", {"activation": "gelu_tanh"}),
     "relu_and_mul": ("act_and_mul", {"activation": "relu"}),
-    "rope_append_fp32": ("rope_append", {}),
     "qk_layer_norm_attention": ("qk_norm_attention", {"norm": "layer"}),
 }
 

@@ -75,12 +75,7 @@ def features_of(record: KernelRecord, kernels_dir: Path) -> set[tuple[str, ...]]
     recipes = {("recipe", path.parent.name) for path in sources if path.suffix == ".cu"}
     options = {("option", record.recipe, n.name) for n in record.graph.of("input") if n.optional}
     files = {feature for n in names for feature in (("file", n), (Path(n).name, record.dtype))}
-    own = (
-        {("kernel", record.recipe, record.dtype)}
-        if not any("forms/" in n for n in names)
-        else set()
-    )
-    return files | recipes | options | own
+    return files | recipes | options
 
 
 def _matching(pattern: str, records: Sequence[KernelRecord], kernels_dir: Path) -> Iterable[str]:
@@ -105,7 +100,7 @@ def _of_model(named: str, names: Collection[str]) -> list[str]:
         raise ToolchainError(f"{named!r} is no model on GPUs", "NAME@8 works, or NAME")
     found = [(need, need.found(catalog())) for need in needs(load_model(name), int(tp or 1))]
     wanted = [
-        f"{need.recipe}/{known[1].kernel(dtype)}"
+        f"{need.recipe}/{known[1].stem}_{dtype.value}"
         for need, known in found
         if known is not None
         for dtype in STORAGE_DTYPES

@@ -13,9 +13,9 @@ from mirage_kernels.generator.errors import ShapeError
 from mirage_kernels.generator.frontend.models import Model
 from mirage_kernels.generator.recipe import Recipe, Shape
 
-# The op without a recipe, in every build: sizes of heads that it has kernels for, and the number
+# Ops without a recipe, in every build: sizes of heads that they have kernels for, and the number
 # of which what is rotated of a head is a multiple there.
-HAND_WRITTEN = ("qk_norm_rope_append",)
+HAND_WRITTEN = ("qk_norm_rope_append", "rope_append")
 _APPENDED_HEADS, _ROTATED = (64, 96, 128, 192, 256), 16
 
 
@@ -114,12 +114,9 @@ def _append(rank: Rank) -> Kernels:
     if latent is not None:
         yield "mla_rope_append", {"C": latent.keys, "P": latent.rope}
         return
-    if model.family.qk_norm:
-        rotated = {} if model.rotary_dim == model.head_dim else {"R": model.rotary_dim}
-        yield "qk_norm_rope_append", {"D": model.head_dim, **rotated}
-    else:
-        yield "rope_append", {}
-        yield "rope_append_fp32", {}  # tables of cosines and sines come in either type
+    name = "qk_norm_rope_append" if model.family.qk_norm else "rope_append"
+    rotated = {} if model.rotary_dim == model.head_dim else {"R": model.rotary_dim}
+    yield name, {"D": model.head_dim, **rotated}
 
 
 def _attention(rank: Rank) -> Kernels:

@@ -314,12 +314,6 @@
   ATTENTION(sliding_window_attention, D96_bf16, bf16, "", {"D", 96}) \
   ATTENTION(sliding_window_attention, D96_fp16, fp16, "", {"D", 96})
 
-#define GENERAL_KERNELS(GENERAL) \
-  GENERAL(rope_append, bf16, bf16) \
-  GENERAL(rope_append, fp16, fp16) \
-  GENERAL(rope_append_fp32, bf16, bf16) \
-  GENERAL(rope_append_fp32, fp16, fp16)
-
 #define ARCH "sm_90a"
 
 #include "table.h"

@@ -15,12 +15,10 @@ from mirage_kernels.generator.emit.cuda import recipe_files, suffixes
 from mirage_kernels.generator.records import folder
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import files_of, recipe_sources, table_of
-from mirage_kernels.generator.schedules.general import GeneralRoles
 from mirage_kernels.generator.schedules.streaming import Kernel, kernel_of
 
 KERNELS = ROOT / "kernels"
 MOST_LINES = {"flash_attention.cuh": 120, ".cuh": 200, ".cu": 70, ".py": 200}
-MOST_OF_GENERAL = 800  # a general kernel shares no form
 RECORDS = {
     "gated_mlp/K4096_N4096_fp16": {"sliced_k", "register_operand"},
     "layer_norm_linear/K4096_N6144_fp16": {"sliced_k", "register_operand", "prologue"},
@@ -162,12 +160,10 @@ def test_forms_are_no_strays_where_a_record_does_not_prove(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("recipe", sorted({r.recipe for r in COMMITTED.values()}))
 def test_committed_sources_are_what_their_records_give_and_short(recipe: str) -> None:
-    records = [r for r in COMMITTED.values() if r.recipe == recipe]
-    made, general = recipe_sources(records), isinstance(records[0].roles, GeneralRoles)
+    made = recipe_sources([r for r in COMMITTED.values() if r.recipe == recipe])
     assert [p for p, text in made.items() if (KERNELS / p).read_text() != text] == []
     for path, text in made.items():
         most = MOST_LINES.get(Path(path).name) or MOST_LINES.get(Path(path).suffix)
-        most = MOST_OF_GENERAL if general and most else most
         assert most is None or len(text.splitlines()) <= most, path
 
 

@@ -13,17 +13,16 @@ from tests.frontend.published_configs import PUBLISHED
 GQA = "gqa D=128; sliding_window_attention D=128"
 KERNELS = {
     "llama-3.1-8b": f"""
-        rms_norm_linear K=4096,N=6144; rope_append; rope_append_fp32; {GQA}; linear K=4096,N=4096
+        rms_norm_linear K=4096,N=6144; rope_append D=128; {GQA}; linear K=4096,N=4096
         rms_norm_gated_mlp K=4096,N=14336; linear K=14336,N=4096; rms_norm_linear K=4096,N=128256
         rms_norm K=4096; gated_mlp K=4096,N=14336; silu_and_mul N=14336""",
     "mistral-7b-v0.1": """
-        rms_norm_linear K=4096,N=6144; rope_append; rope_append_fp32; sliding_window_attention D=128
+        rms_norm_linear K=4096,N=6144; rope_append D=128; sliding_window_attention D=128
         linear K=4096,N=4096; rms_norm_gated_mlp K=4096,N=14336; linear K=14336,N=4096
         rms_norm_linear K=4096,N=32000
         rms_norm K=4096; gated_mlp K=4096,N=14336; silu_and_mul N=14336""",
     "qwen2.5-7b": f"""
-        rms_norm_linear_full K=3584,N=4608; rope_append; rope_append_fp32; {GQA}
-        linear K=3584,N=3584
+        rms_norm_linear_full K=3584,N=4608; rope_append D=128; {GQA}; linear K=3584,N=3584
         rms_norm_gated_mlp K=3584,N=18944; linear K=18944,N=3584; rms_norm_linear K=3584,N=152064
         rms_norm K=3584; gated_mlp K=3584,N=18944; silu_and_mul N=18944""",
     "qwen3-8b": f"""
@@ -31,8 +30,7 @@ KERNELS = {
         rms_norm_gated_mlp K=4096,N=12288; linear K=12288,N=4096; rms_norm_linear K=4096,N=151936
         rms_norm K=4096; gated_mlp K=4096,N=12288; silu_and_mul N=12288""",
     "gemma-2-27b": """
-        rms_norm_linear_full K=4608,N=8192; rope_append; rope_append_fp32; gqa_full D=128
-        linear K=4096,N=4608
+        rms_norm_linear_full K=4608,N=8192; rope_append D=128; gqa_full D=128; linear K=4096,N=4608
         rms_norm_add K=4608; rms_norm_geglu_mlp K=4608,N=36864; linear K=36864,N=4608
         rms_norm_linear_full K=4608,N=256000
         rms_norm K=4608; geglu_mlp K=4608,N=36864; gelu_tanh_and_mul N=36864""",
@@ -43,12 +41,12 @@ KERNELS = {
         rms_norm_linear_full K=3840,N=262208
         rms_norm K=3840; geglu_mlp K=3840,N=15360; gelu_tanh_and_mul N=15360""",
     "phi-3-mini-4k": """
-        rms_norm_linear K=3072,N=9216; rope_append; rope_append_fp32; sliding_window_attention D=96
+        rms_norm_linear K=3072,N=9216; rope_append D=96; sliding_window_attention D=96
         linear K=3072,N=3072; rms_norm_gated_mlp K=3072,N=8192; linear K=8192,N=3072
         rms_norm_linear K=3072,N=32064
         rms_norm K=3072; gated_mlp K=3072,N=8192; silu_and_mul N=8192""",
     "phi-4-mini": """
-        rms_norm_linear K=3072,N=5120; rope_append; rope_append_fp32; sliding_window_attention D=128
+        rms_norm_linear K=3072,N=5120; rope_append D=128,R=96; sliding_window_attention D=128
         linear K=3072,N=3072; rms_norm_gated_mlp K=3072,N=8192; linear K=8192,N=3072
         rms_norm_linear K=3072,N=200064
         rms_norm K=3072; gated_mlp K=3072,N=8192; silu_and_mul N=8192""",
@@ -99,7 +97,7 @@ ARGUMENTS: dict[str, dict[str, float | str]] = {
 def test_a_published_configuration_needs_exactly_these_kernels(name: str) -> None:
     found = needs(model_of(PUBLISHED[name], name), 1)
     wanted = KERNELS[name].replace("\n", ";").split(";")
-    assert [f"{need.recipe} {sizes_text(need.dims)}".strip() for need in found] == [
+    assert [f"{need.recipe} {sizes_text(need.dims)}" for need in found] == [
         kernel.strip() for kernel in wanted if kernel.strip()
     ]
 

@@ -77,12 +77,6 @@ def test_the_sizes_that_the_append_kernel_is_for_are_known() -> None:
     assert supports("qk_norm_rope_append", D=80, device="cpu", dtype=torch.bfloat16)
 
 
-def test_append_without_norms_is_for_heads_of_any_size() -> None:
-    assert supports("rope_append", D=80, dtype=torch.bfloat16)
-    assert supports("rope_append", D=128, M=10**6, rope="interleaved", dtype="fp16")
-    assert not supports("rope_append", D=84)
-
-
 @pytest.mark.parametrize("op", sorted({s.op for s in signatures()}))
 def test_every_op_is_known_with_its_dims(op: str) -> None:
     form = next(s for s in signatures() if s.op == op)

@@ -27,7 +27,7 @@ cudaError_t tell(const AppendArgs& args, cudaStream_t) {
   for (const PerHead& heads : {args.q_weight, args.k_weight, args.q_bias, args.k_bias}) {
     std::printf(" %04x/%lld", bits(heads.at), wide(heads.head));
   }
-  constexpr const char* kNorms[] = {"rms", "layer"};
+  constexpr const char* kNorms[] = {"none", "rms", "layer"};
   std::printf(" | %s %g %g | ", kNorms[static_cast<int>(args.norm)], args.eps, args.weight_offset);
   std::printf("%s %s %lld of %d, %lld rows | ", args.interleaved ? "interleaved" : "neox",
               args.float_angles ? "float" : "half", wide(args.angles_row), args.rotated,

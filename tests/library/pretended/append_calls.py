@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import mirage_kernels as mk
-from mirage_kernels import append_library
 
 TOKENS, HQ, HKV, D, PAGES, PAGE, POSITIONS = 3, 4, 2, 64, 5, 16, 10
 WIDTH = (HQ + 2 * HKV) * D
@@ -47,40 +46,6 @@ def promised() -> None:
     mk.constant_weights(False)
 
 
-def without_norms(
-    layout: str = "NHD",
-    rotated: int = D,
-    rope: str = "neox",
-    indices: torch.dtype = torch.int64,
-    angles: torch.dtype = torch.float16,
-    columns: int = WIDTH,
-    strided: bool = False,
-) -> None:
-    """Print whether a launch does what PyTorch's program does, on random tensors."""
-    drawn = torch.Generator().manual_seed(0)
-    apart = columns + strided
-    rows = torch.randn(TOKENS, apart, generator=drawn).half()[:, apart - columns :]
-    table = torch.randn(POSITIONS, rotated, generator=drawn).to(angles)
-    at, to = torch.tensor([7, POSITIONS, 0]), torch.tensor([9, -1, PAGE * PAGES - 1])
-    given = (table, at.to(indices))
-    shape = (PAGES, PAGE, HKV, D) if layout == "NHD" else (PAGES, HKV, PAGE, D)
-    caches = torch.randn(2, *shape, generator=drawn).half()
-    right = caches.clone()
-    q = mk.rope_append(
-        *(rows, *given, *caches, to.to(indices)),
-        **{"num_heads": HQ, "num_kv_heads": HKV, "rope": rope, "kv_layout": layout},
-    )
-    wanted, pages = torch.empty_like(q), right if layout == "NHD" else right.transpose(2, 3)
-    append_library.qk_norm_rope_append(
-        *(rows, None, None, None, None, *given, *pages, to.to(indices)),
-        *(HQ, HKV, 0.0, 0.0, "none", rope),
-        q=wanted,
-    )
-    pairs = ((q, wanted), (caches, right))
-    same = all(torch.allclose(a, b, atol=2e-3, rtol=2e-3, equal_nan=True) for a, b in pairs)
-    print("as PyTorch's program" if same else "NOT as PyTorch's program")
-
-
 APPEND: dict[str, Callable[[], object]] = {
     "append plain": call,
     "append strided qkv": partial(call, filled(1, TOKENS, WIDTH + 8)[:, :WIDTH]),
@@ -111,12 +76,4 @@ APPEND: dict[str, Callable[[], object]] = {
         caches=(k[..., :32], v[..., :32]),
     ),
     "append promised": promised,
-    "rope_append plain": without_norms,
-    "rope_append heads first": partial(without_norms, "HND"),
-    "rope_append part of the angles": partial(without_norms, rotated=24),
-    "rope_append nothing rotated": partial(without_norms, rotated=0),
-    "rope_append interleaved": partial(without_norms, rope="interleaved", rotated=20),
-    "rope_append short indices": partial(without_norms, indices=torch.int32),
-    "rope_append float angles": partial(without_norms, angles=torch.float32),
-    "rope_append strided qkv": partial(without_norms, strided=True),
 }
