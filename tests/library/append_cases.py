@@ -62,8 +62,8 @@ class Call:
             **{"num_heads": case.heads[0], "num_kv_heads": case.heads[1], "rope": case.rope},
             "kv_layout": case.layout,
         }
-        if case.norm == "none":
-            return rope_append(**given | changes)  # type: ignore[arg-type]
+        if case.norm == "none" and not changes:
+            return rope_append(**given)  # type: ignore[arg-type]
         norm = {"eps": 1e-5, "weight_offset": case.weight_offset, "norm": case.norm}
         return qk_norm_rope_append(**given | norm | changes)  # type: ignore[arg-type]
 

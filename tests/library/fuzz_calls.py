@@ -276,8 +276,7 @@ def append_call(draw: random.Random, device: str, op: str) -> Drawn:
     """Draw a call of qk_norm_rope_append."""
     drawn = append_cases.some_case(draw.choice([64, 128, 96, 72]), draw.randrange(1 << 30))
     rotated = min(drawn.rotated, drawn.depth) // 2 * 2
-    own = {"dtype": draw.choice(DTYPES), "norm": draw.choice(["rms", "layer", "none"])}
-    case = replace(drawn, device=device, rotated=rotated, **own)
+    case = replace(drawn, device=device, dtype=draw.choice(DTYPES), rotated=rotated)
     call = append_cases.made(case)
     wrong, changes = "", {}
     if draw.random() < 0.5:
