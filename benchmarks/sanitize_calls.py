@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import cycle, product
 
 import torch
@@ -31,7 +30,6 @@ from mirage_kernels import (
     kernel_table,
     lora_linear,
     qk_norm_rope_append,
-    rope_append,
 )
 from mirage_kernels.generator.bench.workload import TORCH_DTYPES, Inputs
 from mirage_kernels.generator.bench.workloads.cache import RECIPES, CacheWorkload
@@ -57,8 +55,6 @@ APPEND = "qk_norm_rope_append"
 DEPTHS = (64, 96, 128, 192, 256)
 APPEND_HEADS = (7, 3)  # of queries, of keys and values
 APPEND_TOKENS, PAGES, PAGE_SIZE, POSITIONS = 9, 3, 4, 50
-# The recipes without norms, and the type of their angles where it is another one.
-ROPE_APPEND = {"rope_append": None, "rope_append_fp32": torch.float32}
 Around = Callable[[], AbstractContextManager[None]]
 
 
@@ -99,8 +95,6 @@ def results(name: str, kernels: Mapping[str, KernelEntry], around: Around) -> It
     if name not in kernels:
         return of_append(name)
     kernel = kernels[name]
-    if kernel.recipe in ROPE_APPEND:
-        return of_rope_append(kernel)
     known = kernel.recipe in RECIPES or kernel.recipe in catalog()
     return of_recipe(kernel, around) if known else of_stacks(kernel, around)
 
@@ -205,23 +199,8 @@ def of_append(name: str) -> Iterator[Tensor]:
         yield from _appended(depth, dtype, norm, rope)
 
 
-def of_rope_append(kernel: KernelEntry) -> Iterator[Tensor]:
-    """The same without norms, of each head size with all of it, a part and nothing rotated."""
-    dtype, angles = TORCH_DTYPES[DType(kernel.dtype)], ROPE_APPEND[kernel.recipe]
-    for depth, rope, part in product(DEPTHS, ("neox", "interleaved"), (1, 2, 0)):
-        rotated = depth // part if part else 0
-        yield from _appended(depth, dtype, "none", rope, (rotated, angles or dtype))
-
-
-def _appended(
-    depth: int,
-    dtype: torch.dtype,
-    norm: str,
-    rope: str,
-    table: tuple[int, torch.dtype] | None = None,  # how much it rotates, its type
-) -> Iterator[Tensor]:
+def _appended(depth: int, dtype: torch.dtype, norm: str, rope: str) -> Iterator[Tensor]:
     queries, kv = APPEND_HEADS
-    rotated, angles = table or (depth, torch.float32)
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(shape, device=DEVICE).to(dtype)
@@ -230,16 +209,16 @@ def _appended(
     slots = torch.randperm(PAGES * PAGE_SIZE, device=DEVICE)[:APPEND_TOKENS]
     slots[::3] = -1
     biases = {"q_bias": drawn(depth), "k_bias": drawn(depth)} if norm == "layer" else {}
-    normed = norm != "none"
-    op = partial(qk_norm_rope_append, norm=norm, **biases) if normed else rope_append
-    yield op(
-        *(drawn(APPEND_TOKENS, (queries + 2 * kv) * depth), *(drawn(depth) for _ in "qk" * normed)),
-        torch.randn(POSITIONS, rotated, device=DEVICE).to(angles),
+    yield qk_norm_rope_append(
+        *(drawn(APPEND_TOKENS, (queries + 2 * kv) * depth), drawn(depth), drawn(depth)),
+        torch.randn(POSITIONS, depth, device=DEVICE),
         torch.arange(APPEND_TOKENS, device=DEVICE),
         *(*caches, slots),
         num_heads=queries,
         num_kv_heads=kv,
+        norm=norm,
         rope=rope,
+        **biases,
     )
     for cache in caches:
         yield cache.flatten(0, 1)[slots[slots >= 0]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mirage_kernels import qk_norm_rope_append, rope_append
+from mirage_kernels import qk_norm_rope_append
 
 CLOSE = {torch.float16: 2**-10, torch.bfloat16: 2**-7}  # a rounding, and a bit
 KNOWN_POSITIONS = 50
@@ -20,7 +20,7 @@ class Case:
 
     depth: int = 128
     dtype: torch.dtype = torch.float16
-    norm: str = "rms"  # or none
+    norm: str = "rms"
     rope: str = "neox"
     rotated: int = 128
     heads: tuple[int, int] = (8, 2)  # of q, and of k and v
@@ -59,13 +59,11 @@ class Call:
             **{"qkv": self.qkv, **self.weights, "cos_sin_cache": self.angles},
             **{"positions": self.positions, "slot_mapping": self.slots},
             **{"k_cache": self.caches[0], "v_cache": self.caches[1]},
-            **{"num_heads": case.heads[0], "num_kv_heads": case.heads[1], "rope": case.rope},
+            **{"num_heads": case.heads[0], "num_kv_heads": case.heads[1], "eps": 1e-5},
+            **{"weight_offset": case.weight_offset, "norm": case.norm, "rope": case.rope},
             "kv_layout": case.layout,
         }
-        if case.norm == "none" and not changes:
-            return rope_append(**given)  # type: ignore[arg-type]
-        norm = {"eps": 1e-5, "weight_offset": case.weight_offset, "norm": case.norm}
-        return qk_norm_rope_append(**given | norm | changes)  # type: ignore[arg-type]
+        return qk_norm_rope_append(**given | changes)  # type: ignore[arg-type]
 
     def slot_lines(self, cache: Tensor) -> Tensor:
         """View a cache as lines by slot, `[slots, Hkv, D]`, copied."""
@@ -83,7 +81,7 @@ def made(case: Case) -> Call:
     hq, hkv = case.heads
     width = (hq + 2 * hkv) * case.depth
     qkv = normal(case.tokens, width + 64 * case.strided)[:, :width]
-    names = {"layer": ["weight", "bias"], "rms": ["weight"], "none": []}[case.norm]
+    names = ["weight", "bias"] if case.norm == "layer" else ["weight"]
     weights = {
         f"{kind}_{name}": normal(*([heads] * case.by_head), case.depth) / 4 + (name == "weight")
         for kind, heads in (("q", hq), ("k", hkv))
@@ -128,8 +126,6 @@ def poisoned_caches(case: Case, pages: int) -> list[Tensor]:
 def exact(call: Call, kind: str, lines: Tensor) -> Tensor:
     """Norm and rotate lines `[tokens, heads, D]` in float64."""
     case, x = call.case, lines.double()
-    if case.norm == "none":
-        return turned(call, x)
     if case.norm == "layer":
         x = x - x.mean(-1, keepdim=True)
     x = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
