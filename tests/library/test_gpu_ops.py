@@ -81,7 +81,7 @@ def test_is_the_same_from_run_to_run(kernel_case, tokens: int) -> None:
 def test_takes_any_leading_dims(gpu_case, leading: tuple[int, ...]) -> None:
     arguments = gpu_case.arguments(*leading)
     flat = dict(arguments)
-    for name in {"x", "h", "residual", "gate", "up"} & {*arguments}:
+    for name in {"x", "h", "residual", "addend", "gate", "up"} & {*arguments}:
         flat[name] = arguments[name].flatten(0, -2) if leading else arguments[name][None]
     if "adapter_ids" in flat:
         flat["adapter_ids"] = flat["adapter_ids"].reshape(-1)
@@ -95,7 +95,7 @@ def test_takes_any_leading_dims(gpu_case, leading: tuple[int, ...]) -> None:
 def test_takes_strided_rows_aligned_or_not(gpu_case, extra: int) -> None:
     arguments = gpu_case.arguments(7)
     strided = dict(arguments)
-    for name in {"x", "residual", "gate", "up"} & {*arguments}:
+    for name in {"x", "residual", "addend", "gate", "up"} & {*arguments}:
         x = arguments[name]
         wide = x.new_full((7, x.shape[1] + extra), torch.nan)
         wide[:, : x.shape[1]] = x

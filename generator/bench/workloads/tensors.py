@@ -126,7 +126,9 @@ class TensorWorkload(BaseWorkload):
             raise LookupError(f"the library has no op for recipe {self.recipe}")
         op: Callable[..., Results] = getattr(mirage_kernels, found[0])
         parameters = signature(op).parameters.values()
-        by_name = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        by_name = {p.name for p in parameters}
+        if not {*self.source.inputs} <= by_name:  # in the op's order, but for what must be named
+            by_name = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
         return op, [name for name in self.source.inputs if name in by_name], {**found[1]}
 
     def eager(self) -> Program:
