@@ -230,9 +230,9 @@ def test_bench_refuses_what_is_not_compiled(mirage_kernels, measured) -> None:
 
 @pytest.mark.parametrize("verb", ["bench", "run"])
 def test_rows_by_index_tensors_are_not_drawn(mirage_kernels, measured, verb: str) -> None:
-    outcome = mirage_kernels(verb, "rope_append")
+    outcome = mirage_kernels(verb, "rope_cache_write")
     assert outcome.code == 2
-    assert f"{verb} draws the inputs of a recipe, and rope_append takes rows" in outcome.err
+    assert f"{verb} draws the inputs of a recipe, and rope_cache_write takes rows" in outcome.err
 
 
 SMALL = TensorWorkload("rms_norm_linear", {"M": 3, "K": 64, "N": 16}, dtype=DType.BF16)

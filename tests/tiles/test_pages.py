@@ -1,4 +1,4 @@
-"""Rows that lie in pages, unknown rows that are NaN, index tensors of either type: rope_append."""
+"""Rows that lie in pages, unknown rows that are NaN, index tensors of either type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mirage_kernels.generator.tiles.check import compare, require_same, shortene
 from mirage_kernels.generator.tiles.indices import draws, gathered, scattered
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.rows import require_zeros
-from mirage_kernels.recipes.rope_append import rope_append, rope_append_fp32
+from mirage_kernels.recipes.rope_cache_write import rope_cache_write, rope_cache_write_fp32
 
 PAGE = Dim("page_size", 2**31 - 1, dynamic=True)
 CACHE = Indexed("result_0", ("M",), 0, Dim("pages", 9, dynamic=True), "slots", "int", page=PAGE)
@@ -35,7 +35,7 @@ def record_of(source: Recipe) -> KernelRecord:
 
 @pytest.fixture(scope="module")
 def record() -> KernelRecord:
-    return record_of(rope_append)
+    return record_of(rope_cache_write)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_zeros_in_the_place_of_nan_are_refused(record: KernelRecord) -> None:
 
 def test_a_record_keeps_pages(record: KernelRecord, tmp_path) -> None:
     (tmp_path / "record.json").write_text(record.text())
-    assert load_record(tmp_path / "record.json").indexed == rope_append.indexed
+    assert load_record(tmp_path / "record.json").indexed == rope_cache_write.indexed
 
 
 def test_emitted_kernels_find_rows_in_pages(record: KernelRecord, text: str) -> None:
@@ -151,14 +151,14 @@ def test_launches_take_what_the_library_gives(record: KernelRecord) -> None:
 
 
 def test_cosines_may_be_fp32(record: KernelRecord) -> None:
-    (text,) = sources([record_of(rope_append_fp32)]).values()
+    (text,) = sources([record_of(rope_cache_write_fp32)]).values()
     assert "const float* cos_tile_in;" in text
     assert "const __nv_bfloat16* q_first_tile_in;" in text
 
 
 def test_a_kernel_of_any_shape_is_named_by_its_type(record: KernelRecord) -> None:
-    assert record.path == "sm_90a/rope_append/bf16.json"
-    assert record.command == "mirage-kernels generate rope_append --arch sm_90a --dtype bf16"
+    assert record.path == "sm_90a/rope_cache_write/bf16.json"
+    assert record.command == "mirage-kernels generate rope_cache_write --arch sm_90a --dtype bf16"
 
 
 def test_kernels_are_planned_for_typical_extents(record: KernelRecord) -> None:
@@ -172,8 +172,8 @@ def test_a_typical_extent_has_one_kernel_for_all_sizes(record: KernelRecord) -> 
 
 
 def test_the_first_dim_without_a_typical_extent_is_counted() -> None:
-    typical = {name: n for name, n in rope_append.typical.items() if name != "M"}
-    made = record_of(replace(rope_append, typical=typical))
+    typical = {name: n for name, n in rope_cache_write.typical.items() if name != "M"}
+    made = record_of(replace(rope_cache_write, typical=typical))
     assert roles_of(made.graph).counted == "M"
     assert len(made.variants) > 1
 

@@ -85,7 +85,7 @@ def reference(
     reference=reference,
     shapes=(shape("Llama, Mistral, Qwen2, Phi-3: every model with rotary positions"),),
 )
-def rope_append(
+def rope_cache_write(
     q_first: Tensor,
     q_second: Tensor,
     q_rest: Tensor,
@@ -102,9 +102,9 @@ def rope_append(
     return (*q, *k, v * 1.0)
 
 
-rope_append_fp32 = replace(
-    rope_append,
-    name="rope_append_fp32",
-    inputs={**rope_append.inputs, "cos": "M P:fp32", "sin": "M P:fp32"},
+rope_cache_write_fp32 = replace(
+    rope_cache_write,
+    name="rope_cache_write_fp32",
+    inputs={**rope_cache_write.inputs, "cos": "M P:fp32", "sin": "M P:fp32"},
     summary="the same, by cosines and sines in fp32",
 )

@@ -1,4 +1,4 @@
-"""The recipe rope_append as a Triton program, in Triton's interpreter, against the library's op.
+"""The recipe rope_cache_write by Triton, in its interpreter, against the library's rope_append.
 
 Triton reads TRITON_INTERPRET when it is imported: this file runs itself in a process of its own.
 """
@@ -20,7 +20,7 @@ from mirage_kernels.append_library import qk_norm_rope_append
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import generate
 from mirage_kernels.generator.request import Request
-from mirage_kernels.recipes.rope_append import rope_append
+from mirage_kernels.recipes.rope_cache_write import rope_cache_write
 
 TOKENS, HQ, HKV, D, ROTATED, PAGES, PAGE, POSITIONS = 5, 4, 2, 32, 16, 3, 4, 7
 SLOTS = PAGES * PAGE
@@ -59,7 +59,7 @@ def main(path: str, rope: str, layout: str) -> None:
     q, k, v = qkv.view(TOKENS, -1, D).tensor_split([HQ, HQ + HKV], 1)
     cos, sin = table.chunk(2, -1)
     rows = [positions, slots, *split(nhd[0], rope), nhd[1]]
-    made = loaded(path).rope_append(*split(q, rope), *split(k, rope), v, cos, sin, *rows)
+    made = loaded(path).rope_cache_write(*split(q, rope), *split(k, rope), v, cos, sin, *rows)
     close = {"atol": 2e-3, "rtol": 2e-3, "equal_nan": True}
     for found, part in zip(made[:3], split(wanted, rope), strict=True):
         torch.testing.assert_close(found, part, **close)
@@ -70,7 +70,7 @@ def main(path: str, rope: str, layout: str) -> None:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("triton")
-    request = Request(rope_append, rope_append.shapes[0], DType.FP16, "sm_90a")
+    request = Request(rope_cache_write, rope_cache_write.shapes[0], DType.FP16, "sm_90a")
     files = generate(request, jobs=1, progress=lambda event: None).files
     (text,) = (text for name, text in files.items() if name.endswith("triton.py"))
     path = tmp_path_factory.mktemp("program") / "program.py"
