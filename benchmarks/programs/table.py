@@ -144,6 +144,8 @@ def times_lines(found: Row) -> Iterator[str]:
             f"Measured again after their kernels changed, at {again['tb_s']} TB/s "
             f"({again['device']}): {', '.join(again['programs'])}."
         )
+    if since := found.get("since"):
+        yield from ("", f"Changed since, and not measured in this table yet: {since}.")
     yield ""
     yield from measured_lines(found["rows"])
 
