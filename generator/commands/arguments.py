@@ -112,7 +112,7 @@ def drawn_recipe(name_or_path: str, verb: str) -> Recipe:
         raise RecipeError(
             f"{verb} draws the inputs of a recipe, and {found.name} takes rows that index tensors "
             "say",
-            f"`{PROGRAM} generate` and `{PROGRAM} check` take it, and its op does on a GPU",
+            f"`{PROGRAM} generate` and `{PROGRAM} check` take it",
         )
     return found
 

@@ -13,6 +13,7 @@ from mirage_kernels.generator.ir import Dim, DType, Indexed, of_results
 from mirage_kernels.generator.ir.text import parse_type
 from mirage_kernels.generator.pipeline import generate
 from mirage_kernels.generator.recipe import Recipe, recipe
+from mirage_kernels.generator.records.programs import object_text
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.request import Request
 from mirage_kernels.generator.schedules.general import roles_of, sizes_for
@@ -131,6 +132,11 @@ def test_rows_that_are_nan_are_not_staged(record: KernelRecord) -> None:
     name = next(v for v, tensor in program.tensors.items() if tensor == "cos")
     with pytest.raises(PlanError, match=f"{name} is staged in shared memory, where rows that pos"):
         require_zeros(program, name)
+
+
+def test_a_kernel_with_index_tensors_of_either_type_is_no_program(record: KernelRecord) -> None:
+    with pytest.raises(PlanError, match="a recipe whose `indexed` says int32 or int64 works"):
+        object_text(record)
 
 
 def test_kernels_that_store_results_alone_need_no_headers_of_cute(text: str) -> None:
