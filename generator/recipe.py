@@ -57,7 +57,7 @@ class Shape:
 
     def kernel(self, dtype: DType) -> str:
         """Name of a kernel of the shape, such as `K4096_N6144_fp16`; without dims `fp16`."""
-        return "_".join((*(f"{name}{size}" for name, size in self.dims.items()), dtype.value))
+        return "_".join(filter(None, (self.stem, dtype.value)))
 
 
 def shape(source: str, **dims: int) -> Shape:

@@ -100,7 +100,7 @@ def _of_model(named: str, names: Collection[str]) -> list[str]:
         raise ToolchainError(f"{named!r} is no model on GPUs", "NAME@8 works, or NAME")
     found = [(need, need.found(catalog())) for need in needs(load_model(name), int(tp or 1))]
     wanted = [
-        f"{need.recipe}/{known[1].stem}_{dtype.value}"
+        f"{need.recipe}/{known[1].kernel(dtype)}"
         for need, known in found
         if known is not None
         for dtype in STORAGE_DTYPES

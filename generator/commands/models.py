@@ -43,7 +43,7 @@ class There:
         found = need.found(self.recipes)
         if found is None:
             return NO_RECIPE
-        name = f"{need.recipe}/{found[1].stem}_{dtype.value}"
+        name = f"{need.recipe}/{found[1].kernel(dtype)}"
         return COMPILED if name in self.compiled else EMITTED if name in self.emitted else MISSING
 
 

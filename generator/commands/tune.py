@@ -198,7 +198,7 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
         ]
     given.shapes(arguments.shape, None, "tune")
     committed = emitted(given.package_kernels(), arch).values()
-    found = [r for r in committed if not r.indexed and (not dtypes or r.storage in dtypes)]
+    found = [record for record in committed if not dtypes or record.storage in dtypes]
     if not found:
         raise FileError(
             f"no kernels are committed for {arch}", f"name a recipe: `{PROGRAM} tune RECIPE`"

@@ -295,14 +295,6 @@ class Entry:
     options: tuple[str, ...] = ()
     workspace: bool = False  # whether a launch needs one
     reads_cache: bool = False  # whether a call's keys and values lie in a cache
-    general: bool = False  # whether it takes any strides and serves any shape
-
-    @property
-    def table(self) -> str:
-        """The macro that lists it."""
-        if self.general:
-            return "GENERAL_KERNELS(GENERAL)"
-        return "ATTENTION_KERNELS(ATTENTION)" if self.reads_cache else "KERNELS(PLAIN, SPACE)"
 
 
 def emit_table(arch: str, entries: Sequence[Entry]) -> str:
@@ -314,9 +306,8 @@ def emit_table(arch: str, entries: Sequence[Entry]) -> str:
     writer.write(f"// mirage-kernels generate RECIPE --arch {arch}", "//")
     writer.write(*(f"// {line}" for line in wrapped(TABLE, WIDTH - len("// "))), "")
     ordered = sorted(entries, key=lambda e: f"{e.recipe}_{e.stem}")
-    general = ["GENERAL_KERNELS(GENERAL)"] if any(e.general for e in entries) else []
-    for macro in ("KERNELS(PLAIN, SPACE)", "ATTENTION_KERNELS(ATTENTION)", *general):
-        own = (e for e in ordered if e.table == macro)
+    for macro in ("KERNELS(PLAIN, SPACE)", "ATTENTION_KERNELS(ATTENTION)"):
+        own = (e for e in ordered if e.reads_cache is macro.startswith("ATTENTION"))
         lines = [f"#define {macro}", *(line for entry in own for line in _row(entry))]
         writer.write(*(f"{line} \\" for line in lines[:-1]), lines[-1], "")
     writer.write(f'#define ARCH "{arch}"', "", '#include "table.h"')
@@ -325,8 +316,6 @@ def emit_table(arch: str, entries: Sequence[Entry]) -> str:
 
 def _row(entry: Entry) -> list[str]:
     """Return a row's macro, its extents on a line of their own if it is too long."""
-    if entry.general:
-        return [f"  GENERAL({entry.recipe}, {entry.stem}, {entry.dtype})"]
     kind = "ATTENTION" if entry.reads_cache else "SPACE" if entry.workspace else "PLAIN"
     most = "" if entry.reads_cache else f", {entry.max_tokens}"  # attention's rows have none
     first = f"  {kind}({entry.recipe}, {entry.stem}, {entry.dtype}{most}"

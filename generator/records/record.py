@@ -16,6 +16,7 @@ from mirage_kernels.generator.emit.cuda import Entry
 from mirage_kernels.generator.errors import FileError, GraphError, PlanError
 from mirage_kernels.generator.ir import DType, Graph, Indexed, Json, dumps, from_json, to_json
 from mirage_kernels.generator.ir.codec import from_data, to_data
+from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules import SCHEDULES, read_variant
 from mirage_kernels.generator.schedules.schedule import Subject, Variant
 from mirage_kernels.generator.search.cases import Case
@@ -52,7 +53,7 @@ class About:
     @property
     def stem(self) -> str:
         """File name without ending: `K4096_N6144_fp16`."""
-        return "_".join((*(f"{name}{size}" for name, size in self.shape.items()), self.dtype))
+        return Shape(self.source, self.shape).kernel(self.storage)
 
     @property
     def storage(self) -> DType:

@@ -107,7 +107,7 @@ class Launcher:
     def text(self, opening: Sequence[str]) -> str:
         """Return the file, behind the lines of its header."""
         w = Writer()
-        w.lines += [*opening, "// clang-format off", ""]  # a writer of lines knows no better breaks
+        w.lines += opening
         w.write(f'#include "general/{self._header}.cuh"', "")
         w.write("namespace mirage::generated {", "namespace {", "")
         for bucket in self.buckets:

@@ -318,6 +318,12 @@ class BlockProgram:
         return {d.name: prod(x.size for x in whole[i + 1 :]) for i, d in enumerate(whole)}
 
     @property
+    def reductions(self) -> list[Reduce]:
+        """All reductions, of one phase after the other."""
+        said = (s for phase in self.statements.values() for s in phase)
+        return [s for s in said if isinstance(s, Reduce)]
+
+    @property
     def shared_bytes(self) -> int:
         """Bytes of all tiles, and of what the warps of a block leave each other in reductions."""
         return sum(t.bytes for t in self.tiles.values()) + SCRATCH_BYTES * self.threads // WARP

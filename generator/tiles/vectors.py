@@ -56,7 +56,7 @@ def is_shifted(program: BlockProgram, value: str) -> bool:
         return False
     if value in program.tiles:
         return tile_width(program, value) > 1
-    for s in (s for said in program.statements.values() for s in said if isinstance(s, Reduce)):
+    for s in program.reductions:
         leaves = [x for v in s.values for x in program.leaves(v)]
         over = next(d for x in leaves for d in read_dims(program, x) if d.name == s.over)
         _, vector, width = lanes(program, s, s.values, over)
@@ -93,7 +93,7 @@ def word_parts(threads: int, columns: int) -> int:
 
 def words_at_work(program: BlockProgram, value: str) -> float:
     """Return which part of the threads sums up words of a tensor as they lie, if a sum does."""
-    for s in (s for said in program.statements.values() for s in said if isinstance(s, Reduce)):
+    for s in program.reductions:
         if summed_words(program, s) == value:
             columns = program.tiles[s.tile].dims[-1].size
             words = columns // WIDTHS[0] + 1
@@ -104,7 +104,7 @@ def words_at_work(program: BlockProgram, value: str) -> float:
 def with_parts(program: BlockProgram) -> BlockProgram:
     """Return a program with tiles for the sums of words that threads leave each other."""
     tiles = dict(program.tiles)
-    for s in (s for said in program.statements.values() for s in said if isinstance(s, Reduce)):
+    for s in program.reductions:
         if summed_words(program, s):
             columns = program.tiles[s.tile].dims[-1]
             parts = Dim("parts", word_parts(program.threads, columns.size))

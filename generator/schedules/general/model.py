@@ -15,7 +15,7 @@ from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.horizontal import launches
 from mirage_kernels.generator.tiles.lower import DEAR
-from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram, Reduce
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram
 from mirage_kernels.generator.tiles.vectors import (
     WIDTHS,
     at_once,
@@ -209,7 +209,7 @@ def _fetched(made: BlockProgram) -> float:
 def _reopened(made: BlockProgram) -> float:
     """Return how often memory opens a page again, where threads pass a wide tile in columns."""
     most = 1.0
-    for s in (s for said in made.statements.values() for s in said if isinstance(s, Reduce)):
+    for s in made.reductions:
         for name in (x for v in s.values for x in made.leaves(v)):
             type_ = made.type(name)
             if name in made.tiles or name not in made.tensors or not type_.dims:

@@ -128,10 +128,8 @@ def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
 
 
 def entries(record: KernelRecord) -> list[Entry]:
-    """Return the row of a kernel for any shape; others are of programs and called by name."""
-    if record.shape or not record.indexed:
-        return []
-    return [Entry(record.recipe, record.dtype, {}, record.stem, general=True)]
+    """Return no row of the dispatch table: programs are called by name."""
+    return []
 
 
 PLAN = Plan(
