@@ -45,6 +45,7 @@ TOGETHER = {"memcheck": 5, "initcheck": 5, "synccheck": 5, "racecheck": 1}
 OPTIONS = {"initcheck": ["--filled"]}
 OURS_ALONE = ("--kernel-name", "kernel_substring=mirage")
 MOST_PRINTED = 5000
+PADDING = 1 << 16  # bytes behind each allocation: the next tensor would hide reads past the end
 LAUNCH_SECONDS = 600  # until the tool gives up on a process that has not begun
 
 
@@ -61,6 +62,8 @@ class Task:
         only = () if self.tool == "initcheck" else OURS_ALONE
         watch = [sanitizer, "--tool", self.tool, "--print-limit", str(MOST_PRINTED), *only]
         watch += ["--launch-timeout", str(LAUNCH_SECONDS)]
+        if self.tool == "memcheck":
+            watch += ["--padding", str(PADDING)]
         options = OPTIONS.get(self.tool, [])
         return [*watch, sys.executable, str(HERE / "sanitize_calls.py"), *options, *self.names]
 

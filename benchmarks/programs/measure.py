@@ -105,11 +105,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--dtype", default="bf16", choices=[*DTYPES])
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="in names")
     parser.add_argument("--no-peers", action="store_true", help="time the kernels alone")
     parser.add_argument("--processes", type=int, default=12, help="that torch.compile runs in")
     options = parser.parse_args()
     there, rows = {*load(options.folder)}, []
-    chosen = [one for one in PROGRAMS.values() if one.recipe in there]
+    made = (one for one in PROGRAMS.values() if one.recipe in there)
+    chosen = [one for one in made if any(text in one.name for text in options.only)]
     if not options.no_peers:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(options.processes, context) as pool:

@@ -111,6 +111,7 @@ class Wanted:
     rounded: float
     unfused: float
     finite: Bools  # where the unfused program's result is finite
+    unfused_there: float
 
 
 @dataclass(frozen=True)
@@ -213,10 +214,12 @@ class Gate:
         if finite.any() and (finite != at).any():  # the unfused program overflows at other places
             error = relative_error(made, exact, at=finite)
             alone = relative_error(rounded(exact, self.dtype), exact, at=finite)
-            if not error <= ROUNDINGS * max(EPSILON[self.dtype], alone):
+            roundings = ROUNDINGS * max(EPSILON[self.dtype], alone)
+            if not error <= max(roundings, self.recipe.tolerance * wanted.unfused_there):
                 raise VerifyError(
-                    f"error {error:.2e} {where}, where the unfused program is finite, "
-                    f"is more than {ROUNDINGS} times that of a rounding"
+                    f"error {error:.2e} {where}, where the unfused program is finite, is more than "
+                    f"{ROUNDINGS} times that of a rounding and {self.recipe.tolerance:g} times "
+                    f"the unfused program's {wanted.unfused_there:.2e}"
                 )
         error, beyond = relative_error(made, exact, at=at), ""
         if not error <= self.recipe.tolerance * wanted.unfused:
@@ -297,7 +300,8 @@ class Gate:
         if far and np.isfinite(error):
             rounding = error
         finite = np.isfinite(unfused.over(exact.dims).parts[0])
-        return Wanted(exact, at, max(EPSILON[self.dtype], rounding), error, finite)
+        there = relative_error(unfused, exact, at=finite & at)
+        return Wanted(exact, at, max(EPSILON[self.dtype], rounding), error, finite, there)
 
     def unfused(self) -> Graph:
         """Return the spec as separate kernels would run it: rounded around matrix products."""

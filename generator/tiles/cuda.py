@@ -281,7 +281,7 @@ class KernelWriter:
             width = next(w for w in WIDTHS if w <= most and tile.dims[-1].size % w == 0)
         with self._each(tile.dims, width):
             at = self.formulas.coordinates(tile.dims, width)
-            yield Place(at, tile.dims[-1].name if tile.dims else "", width)
+            yield Place(at, tile.dims, tile.dims[-1].name if tile.dims else "", width)
 
     def _load(self, s: Load) -> None:
         f, tile = self.formulas, self.program.tiles[s.value]
@@ -302,7 +302,7 @@ class KernelWriter:
         """Write a load of rows that begin anywhere: threads read several vectors, then put them."""
         w, f, tile = self.writer, self.formulas, self.program.tiles[s.value]
         ctype, width = CTYPES[self.program.type(s.value).dtype], tile_width(self.program, s.value)
-        taken, place = f"Uneven<{ctype}, {width}>", Place({}, tile.dims[-1].name, width)
+        taken, place = f"Uneven<{ctype}, {width}>", Place({}, tile.dims, tile.dims[-1].name, width)
         together = max(1, at_once(VECTOR_BYTES) // 2)  # words are twice the registers
         counts = f"{prod(d.size for d in tile.dims) // width}, {together}"
         index = "[[maybe_unused]] int i"

@@ -38,12 +38,14 @@ def constant(value: float) -> str:
 class Place:
     """Where formulas are computed: local coordinates by dim; dim and width of the vector.
 
-    What was read before is among what the thread has `taken`, and so are the `rows` that an index
-    says of results. A vector that `lies` in memory as it is wanted is at hand by its own name;
-    `found` names variables that hold rows.
+    The places of a pass are those of `dims`, which reach beyond a tensor that is read in place
+    where tiles are rounded up for tensor cores. What was read before is among what the thread has
+    `taken`, and so are the `rows` that an index says of results. A vector that `lies` in memory as
+    it is wanted is at hand by its own name; `found` names variables that hold rows.
     """
 
     at: Mapping[str, str]
+    dims: Sequence[Dim]
     vector: str = ""
     width: int = 1
     taken: Sequence[str] = ()
@@ -124,14 +126,14 @@ class Formulas:
         sizes = {d.name: d for x in rounded for d in read_dims(p, x)}
         return tuple(sizes.get(d.name, d) for d in p.type(value).dims)
 
-    def is_uneven(self, value: str, dim: str) -> bool:
-        """Say whether tiles of a value may end beyond the tensor along a dim."""
+    def is_uneven(self, value: str, dim: str, place: Place) -> bool:
+        """Say whether places may lie beyond the end of a value along a dim."""
         p, node = self.program, self.program.node(value)
         tile = p.type(node.args[0]) if node.op == "output" else p.type(value)  # its own is whole
         if dim not in tile.names:
             return False  # a block's own place among parts
         own, whole = tile.dim(dim), p.extents[dim]
-        size = next(d.size for d in self.dims_of(value) if d.name == dim)
+        size = next((d.size for d in place.dims if d.name == dim), own.size)
         split = "min" in self.limit(value, dim)
         return whole.dynamic or whole.size % own.size != 0 or size != own.size or split
 
@@ -194,7 +196,7 @@ class Formulas:
             near = " + ".join(f"({t}) * {packed[d]}" for d in places for t in places[d])
             offset = f"(kAligned ? {near} : {offset})"
         w.line(f"{pointer} = {tensor} + {offset};")
-        uneven = [d for d in type_.names if self.is_uneven(value, d)]
+        uneven = [d for d in type_.names if self.is_uneven(value, d, place)]
         inside = [
             f"{' + '.join(places[d])} < {self.limit(value, d)}" for d in uneven if d != vector
         ]

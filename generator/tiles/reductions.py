@@ -47,6 +47,11 @@ class Shares:
         return Shares(tuple(outs), over, vector, width)
 
     @property
+    def dims(self) -> tuple[Dim, ...]:
+        """Return the dims of what is read."""
+        return (*self.outs, self.over)
+
+    @property
     def across(self) -> bool:
         """Say whether neighbouring lanes have neighbouring results."""
         return self.vector != self.over.name
@@ -86,7 +91,7 @@ def _write_pass(f: Formulas, said: Sequence[Reduce]) -> None:
     assert len(said) * own.sums <= WIDTHS[0]  # of a thread, as there is shared memory for
     values = [v for each in said for v in each.values]
     read = list(dict.fromkeys(x for v in values for x in f.reads(v)))
-    place, sums = Place({}, own.vector, own.width, read), len(said) * own.sums
+    place, sums = Place({}, own.dims, own.vector, own.width, read), len(said) * own.sums
     counts = f"{prod(d.size for d in own.outs) // own.sums}, {own.over.size // own.steps}, {sums}"
     op = "Max" if s.op == "max" else "Sum"
     kinds = f"{op}, {p.threads}, {counts}, {str(own.across).lower()}, {f.at_once(place)}"
@@ -108,7 +113,7 @@ def _write_pass(f: Formulas, said: Sequence[Reduce]) -> None:
         head = f"[&]([[maybe_unused]] int i, const float (&joined)[{sums}]) {{"
         end = _end(f, s, own.steps)
         with f.writer.block(head, f"}}, {end});" if end else "});"):
-            results = Place(f.coordinates(own.outs, own.sums), own.vector, own.sums)
+            results = Place(f.coordinates(own.outs, own.sums), own.outs, own.vector, own.sums)
             for i, each in enumerate(said):
                 _finish(f, each, results, f"e + {i}" if i else "e")
 
@@ -124,16 +129,17 @@ def _write_words(f: Formulas, s: Reduce, name: str) -> None:
     head = f"reduce_words<{kinds}>({s.tile}_parts, {end}, [&]([[maybe_unused]] int i, int j) {{"
     with w.block(head, "},"):
         at = {**f.coordinates(rows, 1), s.over: "j", columns.name: "0"}
-        f.in_tensor(name, Place(at, columns.name, own.width), "const auto* from")
+        f.in_tensor(name, Place(at, own.dims, columns.name, own.width), "const auto* from")
         w.line(f"return Row<{ctype}>{{from, stride, left}};")
     head = f"[&](const Vector<{ctype}, {own.width}>& {name}_v, float (&joined)[{own.width}]) {{"
     with w.block(head, "},"):
-        (made,) = f.write([s.value], Place({}, columns.name, own.width, [name], lies=True))
+        place = Place({}, own.dims, columns.name, own.width, [name], lies=True)
+        (made,) = f.write([s.value], place)
         with w.block(f"for (int e = 0; e < {own.width}; ++e) {{"):
             w.line(f"joined[e] = {op}::join(joined[e], {made}[e]);")
     with w.block("[&]([[maybe_unused]] int i, int c, const float (&joined)[1]) {", "});"):
         at = {**f.coordinates(rows, 1), columns.name: "c"}
-        _finish(f, s, Place(at, "", 1), "e")
+        _finish(f, s, Place(at, own.outs), "e")
 
 
 def _end(f: Formulas, s: Reduce, steps: int) -> str:
@@ -150,7 +156,7 @@ def _join(f: Formulas, said: Sequence[Reduce], place: Place, *, across: bool) ->
     w, over = f.writer, said[0].over
     made = dict(zip(_values(said), f.write(_values(said), place), strict=True))
     first = next(v for v in made if over in f.program.type(v).names)
-    uneven = f.is_uneven(first, over)
+    uneven = f.is_uneven(first, over, place)
     if uneven and f.has_whole_vectors(first, over, place):
         w.line(f"if (!({f.inside(first, [over], replace(place, vector=''))})) return;")
         uneven = False

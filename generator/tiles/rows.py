@@ -46,7 +46,9 @@ def row_of(f: Formulas, value: str, place: Place) -> str:
         if [*places[d]] != ["0"]
     ]
     tests = [
-        f"{' + '.join(places[d])} < {f.limit(value, d)}" for d in own.dims if f.is_uneven(value, d)
+        f"{' + '.join(places[d])} < {f.limit(value, d)}"
+        for d in own.dims
+        if f.is_uneven(value, d, place)
     ]
     rows = " * ".join(f"int64_t({_count(d)})" for d in own.counts) if own.page else _count(own.rows)
     number = " + ".join((at, *steps))

@@ -93,7 +93,7 @@ def _taking(
     count = prod(d.size for d in own.dims) // width
     read = dict.fromkeys(x for s in stores for x in f.reads(s.value))
     rows = [s.output for s in stores if s.output in p.indexed]
-    place = Place({}, own.dims[-1].name if own.dims else "", width, [*read], rows)
+    place = Place({}, own.dims, own.dims[-1].name if own.dims else "", width, [*read], rows)
     if not place.taken:
         head = f"each<{p.threads}, {count}>([&]([[maybe_unused]] int i) {{"
         with w.block(head, "});"):

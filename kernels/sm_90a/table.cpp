@@ -135,6 +135,10 @@
   PLAIN(rms_norm, K5120_fp16, fp16, 0, "weight_offset", {"K", 5120}) \
   PLAIN(rms_norm, K8192_bf16, bf16, 0, "weight_offset", {"K", 8192}) \
   PLAIN(rms_norm, K8192_fp16, fp16, 0, "weight_offset", {"K", 8192}) \
+  PLAIN(rms_norm_add, K3584_bf16, bf16, 0, "weight_offset", {"K", 3584}) \
+  PLAIN(rms_norm_add, K3584_fp16, fp16, 0, "weight_offset", {"K", 3584}) \
+  PLAIN(rms_norm_add, K3840_bf16, bf16, 0, "weight_offset", {"K", 3840}) \
+  PLAIN(rms_norm_add, K3840_fp16, fp16, 0, "weight_offset", {"K", 3840}) \
   PLAIN(rms_norm_gated_mlp, K2048_N8192_bf16, bf16, 64, "", {"K", 2048}, {"N", 8192}) \
   PLAIN(rms_norm_gated_mlp, K2048_N8192_fp16, fp16, 64, "", {"K", 2048}, {"N", 8192}) \
   PLAIN(rms_norm_gated_mlp, K3072_N8192_bf16, bf16, 64, "", {"K", 3072}, {"N", 8192}) \

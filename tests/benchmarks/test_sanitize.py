@@ -108,9 +108,6 @@ def test_blocks_claim_segments_where_a_variant_does() -> None:
     assert claiming == {name for name in records if name.startswith(many)}
 
 
-# Watched at commit 2d3264e in K4096_N4096, which has been tuned to another schedule since.
-BEFORE = {("file", "../../forms/linear/register_operand.cuh")}
-
 
 @pytest.fixture(scope="module")
 def watched() -> dict[str, set[str]]:
@@ -141,7 +138,7 @@ def test_all_code_of_shipped_kernels_was_watched(watched: dict[str, set[str]], t
     code = {name: features_of(record, EMITTED.parent) for name, record in records.items()}
     shipped = set[tuple[str, ...]]().union(*code.values())
     seen = set[tuple[str, ...]]().union(*(code.get(n, set()) for n in watched[tool]))
-    assert shipped <= seen | (BEFORE if tool == "racecheck" else set())
+    assert shipped <= seen
 
 
 def test_the_table_counts_what_was_clean(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 
@@ -33,6 +34,7 @@ from mirage_kernels.generator.search.gate import (
     STALE,
     Gate,
     Measured,
+    Wanted,
     hidden_positions,
 )
 from mirage_kernels.generator.search.scores import MIXED, TARGETS, near, scores_of
@@ -58,6 +60,21 @@ def test_other_forms_of_the_norm_are_accepted(
     rms_norm_linear: Recipe, fused: Fused, dtype: str, scales: str
 ) -> None:
     assert gate(rms_norm_linear, DType(dtype)).measure(fused(scales, dtype=DType(dtype)))
+
+
+@pytest.mark.parametrize(("theirs", "refused"), [(0.05, False), (0.0, True)])
+def test_errors_beside_an_overflow_of_the_unfused_program_are_held_against_its_own(
+    rms_norm_linear: Recipe, fused: Fused, theirs: float, refused: bool
+) -> None:
+    own = gate(rms_norm_linear, DType.BF16)
+    (usual,) = own.references[0].wanted["unit"]
+    off = Array(usual.exact.dims, (usual.exact.parts[0] * 1.04,))  # what is made is 4 % away
+    finite = usual.at & (np.arange(usual.at.size).reshape(usual.at.shape) % 2 == 0)
+    wanted = Wanted(off, usual.at, 1.0, 1.0, finite, unfused_there=theirs)
+    own.__dict__["references"] = (replace(own.references[0], wanted={"unit": [wanted]}),)
+    says = pytest.raises(VerifyError, match="where the unfused program is finite")
+    with says if refused else nullcontext():
+        own.measure(fused("w", dtype=DType.BF16))
 
 
 def rounded(graph: Graph, name: str, dtype: DType) -> Graph:
@@ -300,3 +317,4 @@ def test_what_one_row_sees_is_not_hidden_from_it_by_the_masks_of_others() -> Non
     spec = Small({"s": "ML", "v": "L", "n": "M:int"}, averaged).spec()
     assert hidden_in(spec, [2, 3]) == {"v"}  # beyond both lengths
     assert hidden_in(spec, [2, 6]) == set()
+

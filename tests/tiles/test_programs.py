@@ -110,6 +110,24 @@ def test_blocks_have_room_for_forms_with_several_dims_of_rows(form: str) -> None
     assert general_variants(graph, target("sm_90a"))[-1].bucket == 0
 
 
+def test_reads_in_place_end_with_the_tensor_where_tiles_are_rounded_up() -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = torch.einsum("hgd,hld->hgl", q * 0.25, k)
+        return torch.einsum("hgl,hld->hgd", torch.softmax(scores, dim=-1), v)
+
+    shapes = {"q": (2, 4, 32), "k": (2, 64, 32), "v": (2, 64, 32)}
+    given = {n: torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in shapes.items()}
+    recipe = from_torch(attention, given, dynamic={"k": {1: "L"}, "v": {1: "L"}})
+    request = Request(recipe, recipe.shapes[0], DType.BF16)
+    record = generate(request, jobs=1, progress=lambda event: None).record
+    (program,) = block_programs(record.graph, threads=64, stages=2)
+    scaled = next(s.value for s in program.statements[Phase.BEFORE] if isinstance(s, Fill))
+    assert [d.size for d in program.tiles[scaled].dims] == [1, 8, 32]  # tensor cores take 8 rows
+    text = "\n".join(KernelWriter(program, "attention", DType.BF16).text())
+    (left,) = re.findall(r"args\.q_tile_in [^;]+;\s*const int left = ([^;]+);", text)
+    assert re.search(r"_at < 4 \?", left)
+
+
 def test_what_many_results_share_is_computed_once() -> None:
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         scores = torch.einsum("hd,hld->hl", q, k) * 0.25

@@ -1,0 +1,17 @@
+// mirage-kernels generate rms_norm_add --arch sm_90a --dtype bf16 --shape K=3840
+// Shape   Gemma-3-12B behind attention and MLP (weight_offset is 1)
+// Proved  4 random draws over finite fields; a wrong muGraph passes with probability <= 2^-57.3.
+#include "../../forms/rms_norm_add/row_wise.cuh"
+
+namespace mirage::generated {
+namespace {
+
+MIRAGE_SHAPE(__nv_bfloat16, K = 3840)
+using AnyM = RowWise<Shape, Warps<4>>;
+using Variants = Kernels<Any<AnyM>>;
+
+}  // namespace
+
+MIRAGE_KERNEL(rms_norm_add_K3840_bf16)
+
+}  // namespace mirage::generated
