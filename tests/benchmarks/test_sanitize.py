@@ -108,7 +108,6 @@ def test_blocks_claim_segments_where_a_variant_does() -> None:
     assert claiming == {name for name in records if name.startswith(many)}
 
 
-
 @pytest.fixture(scope="module")
 def watched() -> dict[str, set[str]]:
     """The kernels that each tool has watched."""

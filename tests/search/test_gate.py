@@ -317,4 +317,3 @@ def test_what_one_row_sees_is_not_hidden_from_it_by_the_masks_of_others() -> Non
     spec = Small({"s": "ML", "v": "L", "n": "M:int"}, averaged).spec()
     assert hidden_in(spec, [2, 3]) == {"v"}  # beyond both lengths
     assert hidden_in(spec, [2, 6]) == set()
-
