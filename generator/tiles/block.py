@@ -116,16 +116,23 @@ class Block:
 
     def end(self, value: str, dim: str) -> int:
         """Return where a value ends along a dim."""
-        found = self.extents[dim]
-        axes = self.program.offsets[value].get(dim, ())
-        for axis in self.program.space.reduced:
-            if axis.name in axes and "loop" in axes:
-                found = min(found, (self.at[axis.name] + 1) * axis.tile)
-        return found
+        ends = ((self.at[a.name] + 1) * a.tile for a in self.program.parts(value, dim))
+        return min((self.extents[dim], *ends))
 
     def within(self, value: str, index: Index, dims: Sequence[str]) -> Inside:
         """Say which places lie within the tensors along dims."""
         return within(self.whole(value, index), {d: self.end(value, d) for d in dims})
+
+    def tested(self, value: str, index: Index) -> Inside:
+        """Say which places the kernel's tests find to lie within a tensor.
+
+        Raises TileError where it has none and others lie beyond: those are not the tensor's.
+        """
+        dims = [d for d, x in index.items() if self.program.is_uneven(value, d, x.size)]
+        inside, lie = self.within(value, index, dims), self.within(value, index, [*index])
+        if bool((inside & ~lie).any()):
+            raise TileError(f"nothing tells where {value} ends")
+        return lie
 
 
 def indices(dims: Sequence[Dim]) -> Index:

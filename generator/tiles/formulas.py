@@ -112,10 +112,9 @@ class Formulas:
 
     def limit(self, value: str, dim: str) -> str:
         """Return where a value ends along a dim: with the tensor, or the block's part of it."""
-        extent, axes = self.extent(dim), self.program.offsets[value].get(dim, ())
-        for axis in self.program.space.reduced:
-            if axis.name in axes and "loop" in axes:
-                extent = f"min({extent}, ({axis.name}_index + 1) * {self.tile_of(axis)})"
+        extent = self.extent(dim)
+        for axis in self.program.parts(value, dim):
+            extent = f"min({extent}, ({axis.name}_index + 1) * {self.tile_of(axis)})"
         return extent
 
     def dims_of(self, value: str) -> tuple[Dim, ...]:
@@ -127,15 +126,8 @@ class Formulas:
         return tuple(sizes.get(d.name, d) for d in p.type(value).dims)
 
     def is_uneven(self, value: str, dim: str, place: Place) -> bool:
-        """Say whether places may lie beyond the end of a value along a dim."""
-        p, node = self.program, self.program.node(value)
-        tile = p.type(node.args[0]) if node.op == "output" else p.type(value)  # its own is whole
-        if dim not in tile.names:
-            return False  # a block's own place among parts
-        own, whole = tile.dim(dim), p.extents[dim]
-        size = next((d.size for d in place.dims if d.name == dim), own.size)
-        split = "min" in self.limit(value, dim)
-        return whole.dynamic or whole.size % own.size != 0 or size != own.size or split
+        """Say whether the places of a pass may lie beyond the end of a value along a dim."""
+        return any(self.program.is_uneven(value, dim, d.size) for d in place.dims if d.name == dim)
 
     def has_whole_vectors(self, value: str, dim: str, place: Place) -> bool:
         """Say whether each vector lies within a tensor along a dim, or all of it beyond."""

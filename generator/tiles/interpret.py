@@ -24,7 +24,6 @@ from mirage_kernels.generator.tiles.machine import (
     grid,
     masked_load,
     masked_store,
-    within,
 )
 from mirage_kernels.generator.tiles.memory import COPIES, Array, Places, TileError
 from mirage_kernels.generator.tiles.program import (
@@ -219,7 +218,7 @@ class _Run(Machine[Statement, None]):
         names, own = self.program.type(name).names, self.program.indexed.get(name)
         mine = {d: index[d] for d in names}
         whole = self.block.whole(name, mine)
-        inside = self.block.within(name, mine, names)
+        inside = self.block.tested(name, mine)
         tensor = self.tensors[self.program.tensors[name]]
         if not names:
             return tensor
@@ -272,7 +271,7 @@ class _Run(Machine[Statement, None]):
             )
         first = next(v for v in values if s.over in self.program.type(v).names)
         identity = -np.inf if s.op == "max" else 0.0
-        made = np.where(b.within(first, {s.over: index[s.over]}, [s.over]), made, identity)
+        made = np.where(b.tested(first, {s.over: index[s.over]}), made, identity)
         joined = made.max(axis=-1) if s.op == "max" else made.sum(axis=-1)
         out = indices(tile.dims)
         if not s.carried:
@@ -339,11 +338,11 @@ class _Run(Machine[Statement, None]):
                 index[d.name] = np.asarray(b.at[axis.name])
         made = np.broadcast_to(self.formula(value, index), [d.size for d in dims])
         whole = {d: index[d] if d not in have else w for d, w in b.whole(output, index).items()}
+        inside = b.tested(output, {d: x for d, x in index.items() if d in have})
         tensor = self.tensors[p.tensors[output]]
         if not type_.names:
             tensor[...] = made
             return
-        inside = within(whole, {d: b.extents[d] for d in type_.names})
         masked_store(tensor, *self.located(output, whole, inside), made)
 
     meanings: ClassVar[Meanings] = {

@@ -317,6 +317,23 @@ class BlockProgram:
             return {}
         return {d.name: prod(x.size for x in whole[i + 1 :]) for i, d in enumerate(whole)}
 
+    def parts(self, value: str, dim: str) -> list[Axis]:
+        """Return the axes whose blocks each loop over a part of a value's dim."""
+        axes = self.offsets[value].get(dim, ())
+        return [a for a in self.space.reduced if a.name in axes and "loop" in axes]
+
+    def is_uneven(self, value: str, dim: str, size: int) -> bool:
+        """Say whether `size` places of a block along a dim may lie beyond the end of a value."""
+        node = self.node(value)
+        tile = (
+            self.type(node.args[0]) if node.op == "output" else self.type(value)
+        )  # its own: whole
+        if dim not in tile.names:
+            return False  # a block's own place among parts
+        own, whole = tile.dim(dim).size, self.extents[dim]
+        beyond = whole.dynamic or whole.size % own != 0 or size != own
+        return beyond or bool(self.parts(value, dim))
+
     @property
     def reductions(self) -> list[Reduce]:
         """All reductions, of one phase after the other."""

@@ -13,13 +13,13 @@ from tiled_forms import FORMS, KERNELS, programs
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.from_torch import from_torch
-from mirage_kernels.generator.ir import DType, Phase
+from mirage_kernels.generator.ir import DType, Graph, Phase
 from mirage_kernels.generator.pipeline import generate
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.request import Request
 from mirage_kernels.generator.schedules.general import general_variants
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tiles.check import compare
+from mirage_kernels.generator.tiles.check import compare, shortened
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.memory import TileError
@@ -110,7 +110,9 @@ def test_blocks_have_room_for_forms_with_several_dims_of_rows(form: str) -> None
     assert general_variants(graph, target("sm_90a"))[-1].bucket == 0
 
 
-def test_reads_in_place_end_with_the_tensor_where_tiles_are_rounded_up() -> None:
+def of_few_queries() -> Graph:
+    """Attention of 4 queries a head, where tensor cores take 8: scaled as they are read."""
+
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         scores = torch.einsum("hgd,hld->hgl", q * 0.25, k)
         return torch.einsum("hgl,hld->hgd", torch.softmax(scores, dim=-1), v)
@@ -119,13 +121,28 @@ def test_reads_in_place_end_with_the_tensor_where_tiles_are_rounded_up() -> None
     given = {n: torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in shapes.items()}
     recipe = from_torch(attention, given, dynamic={"k": {1: "L"}, "v": {1: "L"}})
     request = Request(recipe, recipe.shapes[0], DType.BF16)
-    record = generate(request, jobs=1, progress=lambda event: None).record
-    (program,) = block_programs(record.graph, threads=64, stages=2)
+    return generate(request, jobs=1, progress=lambda event: None).record.graph
+
+
+def test_reads_in_place_end_with_the_tensor_where_tiles_are_rounded_up() -> None:
+    (program,) = block_programs(of_few_queries(), threads=64, stages=2)
     scaled = next(s.value for s in program.statements[Phase.BEFORE] if isinstance(s, Fill))
-    assert [d.size for d in program.tiles[scaled].dims] == [1, 8, 32]  # tensor cores take 8 rows
+    assert [d.size for d in program.tiles[scaled].dims] == [1, 8, 32]
     text = "\n".join(KernelWriter(program, "attention", DType.BF16).text())
     (left,) = re.findall(r"args\.q_tile_in [^;]+;\s*const int left = ([^;]+);", text)
     assert re.search(r"_at < 4 \?", left)
+
+
+def test_a_read_that_nothing_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, sizes = shortened(of_few_queries())
+    programs = block_programs(graph, threads=64, stages=2)
+    compare(graph, programs, sizes)
+    own = BlockProgram.is_uneven
+    monkeypatch.setattr(  # takes tiles for what they are before they are rounded up
+        BlockProgram, "is_uneven", lambda p, x, d, _: own(p, x, d, p.type(x).dim(d).size)
+    )
+    with pytest.raises(TileError, match="nothing tells where q_tile ends"):
+        compare(graph, programs, sizes)
 
 
 def test_what_many_results_share_is_computed_once() -> None:
