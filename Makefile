@@ -41,6 +41,11 @@ run: $(INSTALLED) ## generate RMSNorm+Linear (search, proofs, emit, compile) and
 test: extension $(TOOLS) ## run every test that this machine can, with the kernels KERNELS (core)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
+.PHONY: vllm
+vllm: extension $(TOOLS) ## test the vLLM plugin in the classes of vLLM itself (downloads 340 MB)
+	$(PIP) install -qq --no-deps --upgrade --target build/vllm --group vllm
+	PYTHONPATH=build/vllm $(PY) -m pytest tests/integrations/test_vllm_classes.py
+
 .PHONY: check
 check: $(INSTALLED) ## re-verify every committed muGraph, re-emit every committed source
 	$(MIRAGE) check

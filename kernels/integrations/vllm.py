@@ -6,17 +6,17 @@ Installing this package registers both (entry point `vllm.general_plugins`); the
 
 The backend is vLLM's Triton one, with its metadata, its cache and its way of writing it. Batches of
 up to 16 query tokens per sequence are attended by `gqa`; prompts, and what `gqa` lacks (fp8 caches,
-ALiBi, quantised results), by vLLM's kernel.
+ALiBi, encoders, bidirectional prefixes, quantised results), by vLLM's kernel.
 
 Written against the interfaces of vLLM 0.18 to 0.22 (caches `[blocks, 2, block, Hkv, D]`) and 0.33
-(`[blocks, Hkv, block, 2 D]`), with `vllm.v1.attention.backends.registry` and `vllm.ir`; tested
-against recorded signatures, as vLLM does not install without a GPU.
+(`[blocks, Hkv, block, 2 D]`), with `vllm.v1.attention.backends.registry` and `vllm.ir`; tested with
+the classes of vLLM 0.33 on a CPU, and against the recorded signatures of the others.
 """
 
 # No postponed annotations: vLLM reads the types of an implementation from the function.
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -35,6 +35,21 @@ CLASS = "MirageAttentionBackend"
 MOST_QUERIES = 16  # of a sequence; more are a prompt
 _HALVES = (torch.float16, torch.bfloat16)
 _TRITON = "vllm.v1.attention.backends.triton_attn"
+# What `gqa` computes, of what an implementation and a batch may ask for; older versions lack some.
+_OF_LAYER = {
+    "attn_type": "decoder",
+    "alibi_slopes": None,
+    "chunk_lookback": -1,
+    "total_cp_world_size": 1,  # GPUs that each have a part of the cache
+    "need_to_return_lse_for_decode": False,
+}
+_OF_BATCH = {
+    "causal": True,
+    "mm_prefix_range": None,
+    "mm_prefix_range_tensor": None,
+    "rswa_prefix_lens": None,
+    "rswa_window": None,
+}
 
 
 class Metadata(Protocol):
@@ -57,7 +72,6 @@ class Layer(Protocol):
     kv_cache_dtype: str
     logits_soft_cap: float
     sinks: Tensor | None
-    alibi_slopes: Tensor | None
 
 
 def register() -> None:
@@ -117,6 +131,7 @@ def backend_class() -> type:
         "get_name": staticmethod(lambda: "CUSTOM"),
         "get_impl_cls": staticmethod(lambda: own),
         "supports_head_size": classmethod(lambda _, size: supports("gqa", D=size)),
+        "supports_batch_invariance": classmethod(lambda _: False),  # splits go by all lengths
         "supported_dtypes": list(_HALVES),
     }
     return type(CLASS, (base,), members)
@@ -150,10 +165,17 @@ def is_served(self: Layer, query: Tensor, metadata: Metadata, given: dict[str, o
     """Say whether `gqa` computes a batch."""
     if metadata.max_query_len > MOST_QUERIES or query.dtype not in _HALVES:
         return False
-    if self.kv_cache_dtype not in ("auto", "float16", "bfloat16") or self.alibi_slopes is not None:
+    if self.kv_cache_dtype not in ("auto", "float16", "bfloat16"):
         return False
     lacks = ("output_scale", "output_block_scale")
-    return all(given.get(name) is None for name in lacks)
+    plain = all(given.get(name) is None for name in lacks)
+    return plain and _asks_for(self, _OF_LAYER) and _asks_for(metadata, _OF_BATCH)
+
+
+def _asks_for(what: object, wanted: Mapping[str, object]) -> bool:
+    """Say whether attributes have the wanted values, as far as they are there."""
+    found = ((getattr(what, name, value), value) for name, value in wanted.items())
+    return all(not isinstance(has, Tensor) and has == value for has, value in found)
 
 
 def attend(self: Layer, query: Tensor, cache: Tensor, metadata: Metadata, output: Tensor) -> None:

@@ -1,4 +1,7 @@
-"""The vLLM plugin against stand-ins with vLLM's recorded signatures: vLLM itself needs a GPU."""
+"""The vLLM plugin against stand-ins with the signatures of vLLM 0.18 to 0.33, not installed.
+
+`test_vllm_classes.py` has its own classes.
+"""
 
 from __future__ import annotations
 
@@ -179,6 +182,40 @@ def test_quantised_results_run_vllms_kernel(vllm: SimpleNamespace) -> None:
     cache = torch.zeros(4, 2, BLOCK, KV_HEADS, D, dtype=torch.bfloat16)
     made = run(vllm, cache, metadata, query, output_scale=torch.ones(1))
     assert bool((made == 7).all())
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"causal": False},
+        {"causal": torch.tensor([True, False])},
+        {"mm_prefix_range_tensor": torch.zeros(2, 1, 2, dtype=torch.int32)},
+        {"rswa_window": 4},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_batches_that_gqa_does_not_compute_run_vllms_kernel(
+    vllm: SimpleNamespace, asked: dict[str, Any]
+) -> None:
+    metadata, query = batch()
+    vars(metadata).update(asked)
+    cache = torch.zeros(4, 2, BLOCK, KV_HEADS, D, dtype=torch.bfloat16)
+    assert bool((run(vllm, cache, metadata, query) == 7).all())
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"attn_type": "encoder_only"}, {"chunk_lookback": 1}, {"total_cp_world_size": 2}],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_layers_that_gqa_does_not_compute_run_vllms_kernel(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    metadata, query = batch()
+    for name, value in asked.items():
+        monkeypatch.setattr(TritonImpl, name, value, raising=False)
+    cache = torch.zeros(4, 2, BLOCK, KV_HEADS, D, dtype=torch.bfloat16)
+    assert bool((run(vllm, cache, metadata, query) == 7).all())
 
 
 def test_a_profiling_run_without_metadata_is_vllms(vllm: SimpleNamespace) -> None:
