@@ -5,18 +5,20 @@ may restrict). The norm is used wherever a kernel serves its size; attention is 
 
     python -m sglang.launch_server --model MODEL --attention-backend mirage_kernels --page-size 16
 
-The backend is SGLang's Triton one; decoding batches whose pool has pages of 16 tokens or more are
-attended by `gqa`, which reads the pool in place. All else stays SGLang's.
+The backend is SGLang's Triton one; decoding batches whose pool is the plain one of keys and values,
+with pages of 16 tokens or more, are attended by `gqa`, which reads it in place. All else stays
+SGLang's: pools split between kinds of layers, fp8 caches, speculation, deterministic mode.
 
-Written against the interfaces of SGLang 0.5.3 to 0.5.6 (`plugins.hook_registry.HookRegistry`,
-`layers.attention.attention_registry`, `triton_backend.TritonAttnBackend`, a pool with
-`set_kv_buffer` and `get_kv_buffer`); tested against recorded signatures, as SGLang does not install
-without a GPU.
+Written against the interfaces of SGLang 0.5.3 to 0.5.6, whose batches know the pool, and of 0.5.23,
+whose backend does (`plugins.hook_registry.HookRegistry`, `layers.attention.attention_registry`,
+`triton_backend.TritonAttnBackend`); tested against recorded signatures, as SGLang's modules do not
+import on a CPU without most of what a server needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Protocol
@@ -30,6 +32,16 @@ from mirage_kernels.support import supports
 
 NAME = "mirage_kernels"
 LEAST_PAGE = 16  # tokens; smaller pages are read one by one
+POOL = "MHATokenToKVPool"  # of which all layers have the same slots
+# What `gqa` computes, of what a backend, a layer and a batch may ask for; versions lack some.
+_OF_BACKEND = {"use_mla": False, "dcp_size": 1, "enable_deterministic": False}
+_OF_LAYER = {
+    "is_cross_attention": False,
+    "k_scale": None,
+    "logit_capping_method": "tanh",
+    "xai_temperature_len": -1,
+}
+_OF_BATCH = {"spec_info": None}
 _HALVES = (torch.float16, torch.bfloat16)
 _LAYERS = "sglang.srt.layers"
 
@@ -52,6 +64,7 @@ class Pool(Protocol):
     """Keys and values of all tokens, `[slots, Hkv, D]` per layer."""
 
     page_size: int
+    dtype: torch.dtype
 
     def set_kv_buffer(self, layer: Attention, loc: Tensor, k: Tensor, v: Tensor) -> None:
         """Write tokens."""
@@ -60,20 +73,18 @@ class Pool(Protocol):
         """Return a layer's keys and values."""
 
 
-class Requests(Protocol):
-    """Which slots each request's tokens are in, `[requests, tokens]`."""
-
-    req_to_token: Tensor
-
-
 class Batch(Protocol):
     """What SGLang knows of a batch."""
 
     seq_lens: Tensor
     req_pool_indices: Tensor
     out_cache_loc: Tensor
-    token_to_kv_pool: Pool
-    req_to_token_pool: Requests
+
+
+class Backend(Protocol):
+    """What SGLang's Triton backend knows; `req_to_token`: slots of tokens, `[requests, tokens]`."""
+
+    req_to_token: Tensor
 
 
 class Norm(Protocol):
@@ -101,19 +112,33 @@ def norm(
     **named: object,
 ) -> object:
     """Stand around SGLang's RMSNorm: ours where a kernel serves its size."""
-    weight = self.weight.detach()
-    plain = not more and all(value is None for value in named.values())
-    plain = plain and getattr(self, "variance_size_override", None) is None
-    is_type = x.dtype == weight.dtype and x.dtype in _HALVES
-    if (
-        not plain
-        or not is_type
-        or not supports("rms_norm", K=x.shape[-1], dtype=x.dtype, device=x.device)
-    ):
+    if more or any(value is not None for value in named.values()) or not _norm_is_served(self, x):
         return own(self, x, residual, *more, **named)
+    weight = self.weight.detach()
     if residual is None:
         return rms_norm(x, weight, self.variance_epsilon)
     return rms_norm(x, weight, self.variance_epsilon, residual=residual)
+
+
+def _norm_is_served(self: Norm, x: Tensor) -> bool:
+    """Say whether `rms_norm` computes what a norm asks for."""
+    asked = {
+        "variance_size_override": None,
+        "cast_x_before_out_mul": False,
+        "fp32_residual": False,
+        "_quant_linear": None,
+    }
+    module = sys.modules.get(f"{_LAYERS}.layernorm")
+    is_invariant = getattr(module, "is_batch_invariant_mode_enabled", None)
+    if not _asks_for(self, asked) or (is_invariant is not None and is_invariant()):
+        return False
+    is_type = x.dtype == self.weight.dtype and x.dtype in _HALVES and x.numel() > 0
+    return is_type and supports("rms_norm", K=x.shape[-1], dtype=x.dtype, device=x.device)
+
+
+def _asks_for(what: object, wanted: Mapping[str, object]) -> bool:
+    """Say whether attributes have the wanted values, as far as they are there."""
+    return all(getattr(what, name, value) == value for name, value in wanted.items())
 
 
 @cache
@@ -122,7 +147,7 @@ def backend_class() -> type:
     base = import_module(f"{_LAYERS}.attention.triton_backend").TritonAttnBackend
 
     def forward_decode(
-        self: object,
+        self: Backend,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -131,58 +156,69 @@ def backend_class() -> type:
         save_kv_cache: bool = True,
         **named: object,
     ) -> Tensor:
-        if not is_served(q, layer, forward_batch, named):
+        pool = pool_of(self, forward_batch, q.dtype)
+        asked = (self, _OF_BACKEND), (layer, _OF_LAYER), (forward_batch, _OF_BATCH)
+        plain = all(_asks_for(what, wanted) for what, wanted in asked)
+        if pool is None or not plain or not is_served(q, layer, forward_batch, named):
             made: Tensor = base.forward_decode(
                 self, q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **named
             )
             return made
         if save_kv_cache:
-            pool = forward_batch.token_to_kv_pool
             pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v)
-        return attend(q, layer, forward_batch, named)
+        pages = page_table(self, forward_batch, pool.page_size)
+        return attend(q, layer, pool, pages, named.get("sinks"))
 
     return type("MirageAttnBackend", (base,), {"forward_decode": forward_decode})
 
 
-def is_served(q: Tensor, layer: Attention, batch: Batch, named: dict[str, object]) -> bool:
-    """Say whether `gqa` attends a decoding batch."""
+def pool_of(self: Backend, batch: Batch, dtype: torch.dtype) -> Pool | None:
+    """Return the pool of keys and values if it is a plain one that `gqa` reads well."""
+    pool = getattr(self, "token_to_kv_pool", None) or getattr(batch, "token_to_kv_pool", None)
+    if type(pool).__name__ != POOL or getattr(pool, "requires_physical_write_loc", False):
+        return None
+    found: Pool = pool  # type: ignore[assignment]
+    return found if found.page_size >= LEAST_PAGE and found.dtype == dtype else None
+
+
+def is_served(q: Tensor, layer: Attention, batch: Batch, named: Mapping[str, object]) -> bool:
+    """Say whether `gqa` attends a decoding batch: one query of each request."""
     if layer.qk_head_dim != layer.v_head_dim or q.dtype not in _HALVES:
         return False
-    if batch.token_to_kv_pool.page_size < LEAST_PAGE:
-        return False
-    known = ("sinks",)
-    return all(value is None for name, value in named.items() if name not in known)
+    kind = getattr(layer, "attn_type", "decoder")
+    plain = all(value is None for name, value in named.items() if name != "sinks")
+    return plain and getattr(kind, "value", kind) == "decoder" and len(q) == len(batch.seq_lens)
 
 
-def attend(q: Tensor, layer: Attention, batch: Batch, named: dict[str, object]) -> Tensor:
-    """Attend over the pool in place."""
-    pool = batch.token_to_kv_pool
+def attend(
+    q: Tensor, layer: Attention, pool: Pool, pages: tuple[Tensor, Tensor], sinks: object = None
+) -> Tensor:
+    """Attend over the pool in place; `pages`: those of each request, and its length."""
     k_cache, v_cache = (
         buffer.view(-1, pool.page_size, *buffer.shape[1:])
         for buffer in pool.get_kv_buffer(layer.layer_id)
     )
-    window, sinks = layer.sliding_window_size, named.get("sinks")
-    heads = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
+    window = layer.sliding_window_size
     out = gqa(
-        heads,
+        q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim),
         k_cache,
         v_cache,
-        page_table(batch, pool.page_size),
-        batch.seq_lens.to(torch.int32),
+        *pages,
         scale=layer.scaling,
         window_left=-1 if window is None else window,
         logits_soft_cap=layer.logit_cap or 0.0,
         sinks=sinks if isinstance(sinks, Tensor) else None,
     )
-    return out.view(q.shape[0], -1)
+    return out.view(len(q), -1)
 
 
-def page_table(batch: Batch, page_size: int) -> Tensor:
-    """Return the pages of each request, made once for all layers of a forward pass."""
+def page_table(self: Backend, batch: Batch, page_size: int) -> tuple[Tensor, Tensor]:
+    """Return the pages and the length of each request, made once for all layers of a pass."""
     known = getattr(batch, "_mirage_page_table", None)
-    if isinstance(known, Tensor):
+    if isinstance(known, tuple):
         return known
-    slots = batch.req_to_token_pool.req_to_token[:, ::page_size]
-    made = (slots[batch.req_pool_indices] // page_size).to(torch.int32)
+    slots = self.req_to_token[:, ::page_size]
+    pages = (slots[batch.req_pool_indices] // page_size).to(torch.int32)
+    made = pages, batch.seq_lens.to(torch.int32)
     batch._mirage_page_table = made  # type: ignore[attr-defined]
     return made

@@ -1,4 +1,4 @@
-"""The SGLang plugin against stand-ins with recorded signatures: SGLang itself needs a GPU."""
+"""The SGLang plugin against stand-ins with recorded signatures, of 0.5.3 to 0.5.6 and 0.5.23."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ PAGE, HEADS, KV_HEADS, D = 16, 4, 2, 64
 
 
 class TritonBackend:
-    """As SGLang's `TritonAttnBackend`, as far as the plugin calls it."""
+    """As SGLang's `TritonAttnBackend`, as far as the plugin calls it; 0.5.23 has the pool here."""
 
     def __init__(self, runner: Any) -> None:
-        self.runner = runner
+        self.req_to_token = runner.req_to_token_pool.req_to_token
+        if hasattr(runner, "token_to_kv_pool"):
+            self.token_to_kv_pool = runner.token_to_kv_pool
 
     def forward_decode(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool
+        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, **named: Any
     ) -> Tensor:
         return torch.full_like(q, 7)
 
 
-class Pool:
+class MHATokenToKVPool:
     """As SGLang's pool of tokens, of one layer."""
 
     def __init__(self, page_size: int) -> None:
-        self.page_size = page_size
+        self.page_size, self.dtype = page_size, torch.bfloat16
         self.buffers = torch.randn(2, 6 * PAGE, KV_HEADS, D, dtype=torch.bfloat16)
 
     def set_kv_buffer(self, layer: Any, loc: Tensor, k: Tensor, v: Tensor) -> None:
@@ -96,21 +98,26 @@ def batch(page_size: int = PAGE) -> SimpleNamespace:
     table = torch.zeros(3, 2 * PAGE, dtype=torch.int32)
     table[2] = torch.cat([torch.arange(PAGE) + 4 * PAGE, torch.arange(PAGE) + PAGE])
     table[0, :PAGE] = torch.arange(PAGE) + 2 * PAGE
-    lengths = torch.tensor([19, 5])
     return SimpleNamespace(
-        seq_lens=lengths,
+        seq_lens=torch.tensor([19, 5]),
         req_pool_indices=torch.tensor([2, 0]),
         out_cache_loc=torch.tensor([PAGE + 2, 2 * PAGE + 4]),
-        token_to_kv_pool=Pool(page_size),
+        token_to_kv_pool=MHATokenToKVPool(page_size),
         req_to_token_pool=SimpleNamespace(req_to_token=table),
     )
 
 
-def decode(sglang: SimpleNamespace, given: Any) -> tuple[Tensor, Tensor]:
+def decode(
+    sglang: SimpleNamespace, given: Any, layer: Any = LAYER, **named: Any
+) -> tuple[Tensor, Tensor]:
     q = torch.randn(2, HEADS * D, dtype=torch.bfloat16)
     k, v = torch.randn(2, 2, KV_HEADS * D, dtype=torch.bfloat16)
-    backend = sglang.backends["mirage_kernels"](None)
-    return q, backend.forward_decode(q, k, v, LAYER, given, save_kv_cache=True)
+    backend = sglang.backends["mirage_kernels"](given)
+    return q, backend.forward_decode(q, k, v, layer, given, save_kv_cache=True, **named)
+
+
+def is_sglangs(made: tuple[Tensor, Tensor]) -> bool:
+    return bool((made[1] == 7).all())
 
 
 def test_decoding_batches_are_attended_over_the_pool_in_place(sglang: SimpleNamespace) -> None:
@@ -130,14 +137,63 @@ def test_new_tokens_are_in_the_pool_before_they_are_read(sglang: SimpleNamespace
     assert changed.nonzero()[:, 1].tolist() == given.out_cache_loc.tolist() * 2
 
 
+def test_the_pool_may_be_the_batchs_alone(sglang: SimpleNamespace) -> None:
+    given = batch()
+    backend = sglang.backends["mirage_kernels"](
+        SimpleNamespace(req_to_token_pool=given.req_to_token_pool)
+    )
+    q, k, v = torch.randn(3, 2, HEADS * D, dtype=torch.bfloat16)
+    half = KV_HEADS * D
+    made = backend.forward_decode(q, k[:, :half], v[:, :half], LAYER, given)
+    assert not bool((made == 7).all())
+
+
 def test_the_page_table_is_made_once_for_all_layers(sglang: SimpleNamespace) -> None:
     given = batch()
-    assert plugin.page_table(given, PAGE) is plugin.page_table(given, PAGE)
+    backend = sglang.backends["mirage_kernels"](given)
+    assert plugin.page_table(backend, given, PAGE) is plugin.page_table(backend, given, PAGE)
 
 
 def test_small_pages_run_sglangs_kernel(sglang: SimpleNamespace) -> None:
-    _, made = decode(sglang, batch(page_size=1))
-    assert bool((made == 7).all())
+    assert is_sglangs(decode(sglang, batch(page_size=1)))
+
+
+def test_a_pool_of_several_kinds_of_layers_runs_sglangs_kernel(sglang: SimpleNamespace) -> None:
+    given = batch()
+    given.token_to_kv_pool.__class__ = type("SWAKVPool", (MHATokenToKVPool,), {})
+    assert is_sglangs(decode(sglang, given))
+
+
+def test_a_cache_in_fp8_runs_sglangs_kernel(sglang: SimpleNamespace) -> None:
+    given = batch()
+    given.token_to_kv_pool.dtype = torch.float8_e4m3fn
+    assert is_sglangs(decode(sglang, given))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"attn_type": SimpleNamespace(value="encoder_only")},
+        {"is_cross_attention": True},
+        {"k_scale": 2.0},
+        {"xai_temperature_len": 8192},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_layers_that_gqa_does_not_compute_run_sglangs_kernel(
+    sglang: SimpleNamespace, asked: dict[str, Any]
+) -> None:
+    assert is_sglangs(decode(sglang, batch(), SimpleNamespace(**(vars(LAYER) | asked))))
+
+
+def test_speculative_batches_run_sglangs_kernel(sglang: SimpleNamespace) -> None:
+    given = batch()
+    given.spec_info = SimpleNamespace(topk=2)
+    assert is_sglangs(decode(sglang, given))
+
+
+def test_changed_scores_run_sglangs_kernel(sglang: SimpleNamespace) -> None:
+    assert is_sglangs(decode(sglang, batch(), score_mod=lambda score: score))
 
 
 def test_the_hook_stands_around_the_norm_and_keeps_its_results(sglang: SimpleNamespace) -> None:
@@ -155,3 +211,22 @@ def test_a_norm_of_other_types_is_sglangs(sglang: SimpleNamespace) -> None:
     hook, _ = sglang.hooks["sglang.srt.layers.layernorm.RMSNorm.forward_cuda"]
     module = SimpleNamespace(weight=torch.rand(64), variance_epsilon=1e-6)
     assert hook(lambda *_: "own", module, torch.randn(3, 64)) == "own"
+
+
+@pytest.mark.parametrize("asked", ["cast_x_before_out_mul", "fp32_residual"])
+def test_norms_that_round_otherwise_are_sglangs(sglang: SimpleNamespace, asked: str) -> None:
+    hook, _ = sglang.hooks["sglang.srt.layers.layernorm.RMSNorm.forward_cuda"]
+    weight = torch.rand(64).bfloat16()
+    module = SimpleNamespace(weight=weight, variance_epsilon=1e-6, **{asked: True})
+    assert hook(lambda *_: "own", module, torch.randn(3, 64).bfloat16()) == "own"
+
+
+def test_norms_in_batch_invariant_mode_are_sglangs(
+    sglang: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layernorm = ModuleType("sglang.srt.layers.layernorm")
+    layernorm.is_batch_invariant_mode_enabled = lambda: True  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, layernorm.__name__, layernorm)
+    hook, _ = sglang.hooks["sglang.srt.layers.layernorm.RMSNorm.forward_cuda"]
+    module = SimpleNamespace(weight=torch.rand(64).bfloat16(), variance_epsilon=1e-6)
+    assert hook(lambda *_: "own", module, torch.randn(3, 64).bfloat16()) == "own"
