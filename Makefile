@@ -41,10 +41,12 @@ run: $(INSTALLED) ## generate RMSNorm+Linear (search, proofs, emit, compile) and
 test: extension $(TOOLS) ## run every test that this machine can, with the kernels KERNELS (core)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
-.PHONY: vllm
-vllm: extension $(TOOLS) ## test the vLLM plugin in the classes of vLLM itself (downloads 340 MB)
-	$(PIP) install -qq --no-deps --upgrade --target build/vllm --group vllm
-	PYTHONPATH=build/vllm $(PY) -m pytest tests/integrations/test_vllm_classes.py
+.PHONY: vllm sglang
+vllm: ## test the vLLM plugin in the classes of vLLM itself (downloads 340 MB)
+sglang: ## test the SGLang plugin in the classes of SGLang itself
+vllm sglang: extension $(TOOLS)
+	$(PIP) install -qq --no-deps --upgrade --target build/$@ --group $@
+	PYTHONPATH=build/$@ $(PY) -m pytest tests/integrations/test_$@_classes.py
 
 .PHONY: check
 check: $(INSTALLED) ## re-verify every committed muGraph, re-emit every committed source

@@ -11,8 +11,8 @@ SGLang's: pools split between kinds of layers, fp8 caches, speculation, determin
 
 Written against the interfaces of SGLang 0.5.3 to 0.5.6, whose batches know the pool, and of 0.5.23,
 whose backend does (`plugins.hook_registry.HookRegistry`, `layers.attention.attention_registry`,
-`triton_backend.TritonAttnBackend`); tested against recorded signatures, as SGLang's modules do not
-import on a CPU without most of what a server needs.
+`triton_backend.TritonAttnBackend`); tested with the classes of 0.5.23 on a CPU, and against the
+recorded signatures of the others.
 """
 
 from __future__ import annotations

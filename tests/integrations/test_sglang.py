@@ -1,4 +1,7 @@
-"""The SGLang plugin against stand-ins with recorded signatures, of 0.5.3 to 0.5.6 and 0.5.23."""
+"""The SGLang plugin against stand-ins with recorded signatures, of 0.5.3 to 0.5.6 and 0.5.23.
+
+`test_sglang_classes.py` has its own classes.
+"""
 
 from __future__ import annotations
 
