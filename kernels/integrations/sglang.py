@@ -3,7 +3,7 @@
 Installing this package registers both (entry point `sglang.srt.plugins`, which SGLANG_PLUGINS
 may restrict). The norm is used wherever a kernel serves its size; attention is chosen by
 
-    python -m sglang.launch_server --model MODEL --attention-backend mirage_kernels --page-size 16
+    python -m sglang.launch_server --model-path M --attention-backend mirage_kernels --page-size 16
 
 The backend is SGLang's Triton one; decoding batches whose pool is the plain one of keys and values,
 with pages of 16 tokens or more, are attended by `gqa`, which reads it in place. All else stays
@@ -101,6 +101,9 @@ def register() -> None:
     hooks.HookRegistry.register(target, norm, hooks.HookType.AROUND)
     registry = import_module(f"{_LAYERS}.attention.attention_registry")
     registry.register_attention_backend(NAME)(lambda runner: backend_class()(runner))
+    arguments = import_module("sglang.srt.server_args")
+    if NAME not in arguments.ATTENTION_BACKEND_CHOICES:
+        arguments.add_attention_backend_choices([NAME])
 
 
 def norm(

@@ -17,9 +17,9 @@ the classes of vLLM 0.33 on a CPU, and against the recorded signatures of the ot
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from types import ModuleType
 from typing import Protocol
 
 import torch
@@ -77,23 +77,18 @@ class Layer(Protocol):
 def register() -> None:
     """Register the attention backend and the norms; vLLM calls this once in every process.
 
-    A vLLM that lacks one of the interfaces starts without it, with a warning.
+    A vLLM that lacks the registry of backends starts without ours, with a warning; one without an
+    IR, which 0.34 is to remove, keeps its own norms.
     """
-    registry = _interface("vllm.v1.attention.backends.registry")
-    if registry is not None:
-        path = f"{__name__}.{CLASS}"
-        registry.register_backend(registry.AttentionBackendEnum.CUSTOM, path)
-    ir = _interface("vllm.ir")
-    if ir is not None:
-        register_norms(ir.ops)
-
-
-def _interface(name: str) -> ModuleType | None:
     try:
-        return import_module(name)
+        registry = import_module("vllm.v1.attention.backends.registry")
     except ImportError as missing:
         warnings.warn(old_package_sentence("vllm", "0.18", str(missing)), stacklevel=2)
-        return None
+    else:
+        path = f"{__name__}.{CLASS}"
+        registry.register_backend(registry.AttentionBackendEnum.CUSTOM, path)
+    with suppress(ImportError):
+        register_norms(import_module("vllm.ir").ops)
 
 
 def register_norms(ops: object) -> None:

@@ -54,6 +54,7 @@ class MHATokenToKVPool:
 def sglang(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     hooks: dict[str, Any] = {}
     backends: dict[str, Any] = {}
+    choices = ["triton"]
 
     class HookRegistry:
         @classmethod
@@ -69,6 +70,10 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             "register_attention_backend": lambda name: lambda made: backends.update({name: made}),
         },
         "sglang.srt.layers.attention.triton_backend": {"TritonAttnBackend": TritonBackend},
+        "sglang.srt.server_args": {
+            "ATTENTION_BACKEND_CHOICES": choices,
+            "add_attention_backend_choices": choices.extend,
+        },
     }
     for name, members in modules.items():
         parts = name.split(".")
@@ -79,7 +84,7 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         vars(sys.modules[name]).update(members)
     plugin.backend_class.cache_clear()
     plugin.register()
-    return SimpleNamespace(hooks=hooks, backends=backends)
+    return SimpleNamespace(hooks=hooks, backends=backends, choices=choices)
 
 
 LAYER = SimpleNamespace(
@@ -130,6 +135,11 @@ def test_decoding_batches_are_attended_over_the_pool_in_place(sglang: SimpleName
     pages = torch.tensor([[4, 1], [2, 0]], dtype=torch.int32)
     wanted = gqa(q.view(2, HEADS, D), k, v, pages, given.seq_lens.int())
     torch.testing.assert_close(made, wanted.view(2, -1))
+
+
+def test_the_command_line_takes_its_name(sglang: SimpleNamespace) -> None:
+    plugin.register()  # SGLang may load plugins again
+    assert sglang.choices == ["triton", "mirage_kernels"]
 
 
 def test_new_tokens_are_in_the_pool_before_they_are_read(sglang: SimpleNamespace) -> None:

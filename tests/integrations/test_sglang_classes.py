@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.machinery
 import sys
 from types import SimpleNamespace
@@ -117,6 +118,15 @@ def test_what_gqa_does_not_compute_runs_sglangs_kernel(
     base = type(made).__mro__[1]
     monkeypatch.setattr(base, "forward_decode", lambda self, q, *_, **named: torch.full_like(q, 7))
     assert bool((decoded(made, layer)[1] == 7).all())
+
+
+def test_the_command_line_takes_the_name(sglang: SimpleNamespace) -> None:
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    command = ["--model-path", "x", "--attention-backend", "mirage_kernels", "--page-size", "16"]
+    assert parser.parse_args(command).attention_backend == "mirage_kernels"
 
 
 def test_norms_go_through_the_hook(sglang: SimpleNamespace) -> None:

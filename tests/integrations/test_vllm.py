@@ -268,7 +268,15 @@ def test_norms_that_kernels_lack_are_not_served(
 def test_an_old_vllm_starts_without_the_plugin_and_says_so(
     vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "vllm.ir", None)
+    monkeypatch.setitem(sys.modules, "vllm.v1.attention.backends.registry", None)
     with pytest.warns(UserWarning, match=r"vllm >= 0\.18"):
         plugin.register()
+    assert "mirage_kernels" in vllm.ops.rms_norm.impls
+
+
+def test_a_vllm_without_an_ir_keeps_its_norms(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.ir", None)
+    plugin.register()
     assert vllm.registered
