@@ -186,7 +186,7 @@ def kernels_of(document: Mapping[str, Any]) -> list[str]:
 def early_steps(document: Mapping[str, Any], way: Mapping[str, Any]) -> frozenset[int]:
     """Return the places of kernels whose weights are inputs that this way of a program keeps.
 
-    A kernel takes what has no dynamic extent for a weight. One that an earlier step makes or writes
+    A kernel takes what has none of its rows for a weight. One that an earlier step makes or writes
     must not be read before that has ended, whatever callers promise about their own kernels.
     """
     of = {one["name"]: {one["name"]} for one in document["inputs"]}  # inputs that values may be
@@ -206,8 +206,7 @@ def early_steps(document: Mapping[str, Any], way: Mapping[str, Any]) -> frozense
     return frozenset(
         i
         for i, step in enumerate(way["steps"])
-        if "kernel" in step
-        and all(w["value"] in kept for w in step["inputs"] if not _is_dynamic(w["shape"]))
+        if "kernel" in step and all(w["value"] in kept for w in step["inputs"] if not _has_rows(w))
     )
 
 
@@ -217,8 +216,9 @@ def _values_in(argument: Any) -> list[str]:
     return [argument["value"]] if isinstance(argument, dict) and "value" in argument else []
 
 
-def _is_dynamic(shape: Sequence[Any]) -> bool:
-    return any(isinstance(extent, dict) for extent in shape)
+def _has_rows(wanted: Mapping[str, Any]) -> bool:
+    """Say whether an input has a kernel's rows: of a dynamic number, or marked, of a static one."""
+    return wanted.get("by_row", False) or any(isinstance(e, dict) for e in wanted["shape"])
 
 
 class SteppedProgram:

@@ -29,16 +29,21 @@ def with_names(
                 other == name or other == f"{name}{n}" for n, other in enumerate(wanted.values(), 1)
             )
             wanted.setdefault(row[0], f"{name}{same + 1}" if same else name)
+    return renamed(lowered, wanted), tuple(dict.fromkeys(wanted.values()))
+
+
+def renamed(lowered: Lowered, wanted: Mapping[str, str]) -> Lowered:
+    """Return a graph where dims have the names that are wanted; others that have these get new."""
     taken = {*wanted.values()}
     own = [d for d in sizes_of(lowered.graph) if d not in wanted]
     free = (f"D{i}" for i in range(1000) if f"D{i}" not in {*own, *taken})
-    new = wanted | {d: next(free) for d in own if d in taken}
+    new = {**wanted} | {d: next(free) for d in own if d in taken}
 
     def row_of(row: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(new.get(d, d) for d in row)
 
     layouts = [tuple(tuple(map(row_of, t)) for t in x) for x in (lowered.inputs, lowered.outputs)]
-    return Lowered(_renamed(lowered.graph, new), *layouts), tuple(dict.fromkeys(wanted.values()))
+    return Lowered(_renamed(lowered.graph, new), *layouts)
 
 
 def shared_dims(inputs: Mapping[str, Tensor], dynamic: Dynamic) -> list[list[InputDim]]:

@@ -10,40 +10,24 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mirage_kernels.generator.errors import GraphError, RecipeError
+from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.counting import with_sizes
-from mirage_kernels.generator.frontend.dim_names import Dynamic, shared_dims, with_names
+from mirage_kernels.generator.frontend.dim_names import Dynamic
 from mirage_kernels.generator.frontend.export import (
-    applied,
-    dtype_of,
     exported,
     input_names,
-    input_of,
     name_of,
     place_of,
     plain,
 )
-from mirage_kernels.generator.frontend.masks import is_positional, shown
-from mirage_kernels.generator.frontend.merging import are_rows, gaps_of, lies_apart, merged
-from mirage_kernels.generator.frontend.positional.lower import (
-    InputDim,
-    Lowered,
-    flat,
-    lower,
-    sizes_of,
-)
-from mirage_kernels.generator.frontend.positional.program import Program, Step
-from mirage_kernels.generator.frontend.rows import Rows, indexed_of
-from mirage_kernels.generator.frontend.steps import Steps
+from mirage_kernels.generator.frontend.portions import Portion, Traced, traced
+from mirage_kernels.generator.frontend.positional.lower import flat, sizes_of
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
-from mirage_kernels.generator.ir import DType, Graph, Indexed
-from mirage_kernels.generator.ir.indexed import RESULT
+from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 if TYPE_CHECKING:
@@ -79,22 +63,6 @@ def from_torch(
     return portions_recipe(name or name_of(function), function, portions, dynamic, order=[*given])
 
 
-@dataclass(frozen=True)
-class Portion:
-    """Nodes of a graph that torch.export made, what they read by name, and what they give."""
-
-    name: str
-    nodes: Sequence[Any]
-    inputs: Mapping[Any, str]
-    results: Sequence[Any]
-    where: Callable[[Any], str]  # a node is called in the source
-    shapes: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of inputs side by side
-    strides: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of others and of results
-    indexed: Mapping[Any, Rows] = field(default_factory=dict)  # inputs and results
-    wide: Collection[Any] = ()  # results that are stored in fp32
-    one_dim: bool = False  # dynamic dims of one name are one dim, whether they meet or not
-
-
 def portions_recipe(
     name: str,
     function: Callable[..., Any],
@@ -112,39 +80,21 @@ def portions_recipe(
     function's values have; where all inputs of a whole function are fp32, kernels store 16 bits.
     Raises RecipeError for what kernels cannot be made of.
     """
-    traced = _traced(portions[0], dynamic)
+    first = traced(portions[0], dynamic)
     for longer in portions[1:]:
-        other = _traced(longer, dynamic)
-        both = with_sizes(traced.lowered, other.lowered, traced.dynamic)
-        traced, other = (replace(t, lowered=x) for t, x in zip((traced, other), both, strict=True))
-        if _shape_of(other) != _shape_of(traced):
+        other = traced(longer, dynamic)
+        both = with_sizes(first.lowered, other.lowered, first.dynamic)
+        first, other = (replace(t, lowered=x) for t, x in zip((first, other), both, strict=True))
+        if _shape_of(other) != _shape_of(first):
             raise RecipeError(
                 f"{portions[0].name} computes something else at another extent of a dynamic dim",
                 "make that dim static, or take extents from the tensors' shapes",
             )
-    return _recipe(name, TracedFunction(function, traced, order, rows or {}), is_part=is_part)
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A function's graph of named dims; its inputs, and how results and inputs are laid out.
-
-    `shapes` has the extents of the function's own inputs, those of dynamic dims by name.
-    """
-
-    lowered: Lowered
-    names: tuple[str, ...]  # of inputs
-    dtypes: tuple[DType, ...]
-    dynamic: tuple[str, ...]
-    shapes: tuple[tuple[int | str, ...], ...]
-    strided: bool = False  # something lies apart in memory that fast schedules take side by side
-    indexed: tuple[Indexed, ...] = ()
-    wide: tuple[int, ...] = ()  # numbers of results
-
-    @property
-    def graph(self) -> Graph:
-        """The graph."""
-        return self.lowered.graph
+    known = rows or {}
+    if not dynamic:  # rows of a static number: there is no call with others
+        sizes = sizes_of(first.graph)
+        known = {d: sizes[d] for d in first.dynamic}
+    return _recipe(name, TracedFunction(function, first, order, known), is_part=is_part)
 
 
 def by_name(function: Callable[..., Any], given: Examples) -> dict[str, torch.Tensor]:
@@ -197,74 +147,6 @@ def _portion(function: Callable[..., Any], examples: Mapping[str, torch.Tensor])
         next(n.args[0] for n in program.graph.nodes if n.op == "output"),
         lambda node: place_of(function, examples, node),
     )
-
-
-def _traced(portion: Portion, dynamic: Dynamic) -> Traced:
-    program, found, names, dtypes = Program(), dict[Any, Any](), list[str](), list[DType]()
-    for node, name in portion.inputs.items():
-        value = node.meta["val"]
-        names.append(name)
-        dtypes.append(dtype_of(value, name))
-        extents = portion.shapes.get(node) or tuple(int(n) for n in value.shape) or (1,)
-        strides = () if node in portion.shapes else tuple(value.stride()) or (1,)
-        own = portion.strides.get(node, strides)
-        found[node] = input_of(program, extents, dtypes[-1], own)
-    for node in portion.nodes:
-        if node.op != "call_function":
-            raise RecipeError(f"{portion.name} has a {node.op} in its graph", "none is known here")
-        try:
-            found[node] = applied(program, node, found)
-        except GraphError as error:
-            raise RecipeError(f"{portion.where(node)}: {error.sentence}", error.hint) from error
-    results = [shown(Steps(program), found[r]) for r in portion.results]
-    if is_positional(results):
-        raise RecipeError(f"{portion.name} returns positions or a mask", "kernels make numbers")
-    program.results.extend(results)
-    tensors = dict(zip(names, program.inputs, strict=True)) if portion.one_dim else {}
-    lowered = _lowered(program, shared_dims(tensors, dynamic))
-    for made, node in zip(results, portion.results, strict=True):
-        shape = tuple(node.meta["val"].shape) or (1,)
-        if tuple(made.dims) != shape:
-            raise RecipeError(
-                f"a result of {portion.name} has the dims {list(shape)} by broadcasting alone",
-                "return it without the dims that nothing varies along",
-            )
-    renamed, named = with_names(lowered, names, dynamic)
-    sizes = sizes_of(renamed.graph)
-    shapes = tuple(
-        tuple(row[0] if row and row[0] in named else math.prod(sizes[d] for d in row) for row in x)
-        for x in renamed.inputs
-    )
-    given = [x.layout for x in program.inputs]
-    made = [portion.strides.get(n, ()) for n in portion.results]
-    lying = [*zip((*renamed.inputs, *renamed.outputs), (*given, *made), strict=True)]
-    gaps = [gaps_of(rows, sizes, strides) for rows, strides in lying]
-    strided = any(lies_apart(*one) for one in lying) or any(gaps[len(given) :])
-    strided = strided or any(
-        own and not are_rows(rows, named) for rows, own in zip(renamed.inputs, gaps, strict=False)
-    )
-    ends = [*portion.inputs, *portion.results]
-    layouts = [*renamed.inputs, *renamed.outputs]
-    rows = [portion.indexed.get(n) for n in ends]
-    gaps += [own.apart(layout) for own, layout in zip(rows, layouts, strict=True) if own]
-    lowered = merged(renamed, named, {*chain(*gaps)})
-    called = (*names, *(f"{RESULT}{i}" for i in range(len(results))))
-    indexed = indexed_of(zip(called, rows, (*lowered.inputs, *lowered.outputs), strict=True))
-    strided = strided or bool(indexed)
-    wide = tuple(i for i, node in enumerate(portion.results) if node in portion.wide)
-    return Traced(lowered, tuple(names), tuple(dtypes), named, shapes, strided, indexed, wide)
-
-
-def _lowered(program: Program, shared: Sequence[Sequence[InputDim]]) -> Lowered:
-    """Return a program's graph; dims of results that are alike are the same where they can be."""
-    first, *others = program.results
-    like = [x for x in others if x.dims == first.dims]
-    tied = replace(program, steps=[*program.steps], tensors=[*program.tensors])
-    with suppress(GraphError):
-        for other in like:
-            tied.apply(Step("alike"), (first, other))
-        return lower(tied, shared)
-    return lower(program)
 
 
 # -- the recipe ------------------------------------------------------------------------------------

@@ -49,15 +49,21 @@ def merged(lowered: Lowered, kept: Collection[str], gaps: Collection[str] = ()) 
             or sizes[outer] * sizes[inner] > LARGEST_STATIC
         ):
             continue
-        if not all(_next(x, outer, inner) for x in (*lowered.inputs, *lowered.outputs)):
-            continue
-        graph = _with_one(lowered.graph, outer, inner)
-        if graph is not None:
-            layouts = (
-                tuple(_without(x, inner) for x in t) for t in (lowered.inputs, lowered.outputs)
-            )
-            return merged(Lowered(graph, *layouts), kept, gaps)
+        one = with_one(lowered, outer, inner)
+        if one is not None:
+            return merged(one, kept, gaps)
     return lowered
+
+
+def with_one(lowered: Lowered, outer: str, inner: str) -> Lowered | None:
+    """Return a graph where two dims are one; None where they are not side by side everywhere."""
+    if not all(_next(x, outer, inner) for x in (*lowered.inputs, *lowered.outputs)):
+        return None
+    graph = _with_one(lowered.graph, outer, inner)
+    if graph is None:
+        return None
+    layouts = (tuple(_without(x, inner) for x in t) for t in (lowered.inputs, lowered.outputs))
+    return Lowered(graph, *layouts)
 
 
 def _neighbours(graph: Graph) -> Iterator[tuple[str, str]]:

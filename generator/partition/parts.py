@@ -10,14 +10,14 @@ from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.from_torch import (
     ROWS,
-    Portion,
     TracedFunction,
     portions_recipe,
 )
-from mirage_kernels.generator.frontend.positional.lower import Layout, sizes_of
+from mirage_kernels.generator.frontend.portions import Portion
+from mirage_kernels.generator.frontend.positional.lower import Layout, flat, sizes_of
 from mirage_kernels.generator.ir import index_tensors
 from mirage_kernels.generator.ir.indexed import RESULT
-from mirage_kernels.generator.partition.groups import Kind, reduces
+from mirage_kernels.generator.partition.groups import FEW, Kind, reduces
 from mirage_kernels.generator.partition.indices import (
     Access,
     numbered,
@@ -95,7 +95,26 @@ class Part:
         ops = [operator_of(n).strip("_") for n in self.computing]
         return "_".join(dict.fromkeys((ops[0], ops[-1])))
 
-    def recipe(self, name: str) -> Recipe:
+    def by_rows(self, name: str) -> Recipe | None:
+        """Return its recipe with its rows, of a static number, as a dim of any extent.
+
+        None where no dim numbers rows, where products have many, and where only general kernels
+        take its tensors.
+        """
+        sizes = (s for n in self.inputs for s in self.trace.shape(n))
+        alone = self.kind in (Kind.CHAIN, Kind.PRODUCT) and not self.members
+        if not alone or any(isinstance(s, dict) for s in sizes):
+            return None
+        made = self.recipe(name, by_rows=True)
+        function = made.reference
+        assert isinstance(function, TracedFunction)
+        rows = [function.extents[d] for d in made.dynamic]
+        fitting = max(rows, default=0) <= FEW
+        if self.kind is Kind.CHAIN:
+            fitting = len(made.static_dims) == 1
+        return made if rows and fitting and not made.strided else None
+
+    def recipe(self, name: str, *, by_rows: bool = False) -> Recipe:
         """Return its recipe; raises RecipeError for what kernels cannot be made of."""
         names = {n: self.trace.name(n) for n in self.inputs}
         dynamic: dict[str, dict[int, str]] = {}
@@ -120,6 +139,7 @@ class Part:
                 {own(n): access.rows(self.trace, *self.addressed(n, own)) for n, access in rows},
                 wide=[own(n) for n in self.results if is_wide(self.trace, n, self.nodes)],
                 one_dim=bool(self.members),
+                by_rows=by_rows,
             )
             for own in both[: 1 + bool(dynamic)]
         ]
@@ -214,6 +234,7 @@ class Part:
                     "shape": [*_extents(layout, self.trace.shape(by_name[n]), sizes)],
                     "one": self.is_one(by_name[n]),
                 }
+                | self._counted(recipe, by_name[n], layout)
                 | ({} if [*orders[n]] == sorted(orders[n]) else {"order": [*orders[n]]})
                 | self._rows(by_name[n], layout)
                 for n, layout in function.layouts.items()
@@ -229,6 +250,11 @@ class Part:
                 for n, layout in zip(self.results, function.traced.lowered.outputs, strict=True)
             ],
         }
+
+    def _counted(self, recipe: Recipe, node: Node, layout: Layout) -> Step:
+        """Return that an input has a kernel's rows where its shape, which is static, is silent."""
+        static = all(isinstance(s, int) for s in self.trace.shape(node))
+        return {"by_row": True} if static and {*recipe.dynamic} & {*flat(layout)} else {}
 
     def _rows(self, node: Node, layout: Layout) -> Step:
         """Return which dims of an input stand in for a table's rows, nothing for other inputs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,14 +176,9 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     if part.kind is Kind.CALL:
         return True
     nodes = part.key
-    if part.kind is Kind.PRODUCT and _is_fixed(part):
-        made.reasons[nodes] = (
-            f"{operator_of(products_of(part.nodes)[0])} of rows of a static number: "
-            "name them in `dynamic`, and kernels multiply them at the speed of memory"
-        )
     if nodes not in made.kernels and nodes not in made.reasons:
         try:
-            result = made.kernels[nodes] = make(part.recipe(_free_name(made, part)))
+            result = made.kernels[nodes] = _result(made, make, part)
             if result.record.no_plan:
                 made.reasons[nodes] = f"{result.record.recipe}: {result.record.no_plan}"
             elif part.indexed:
@@ -194,6 +190,30 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
         return True
     _cut_otherwise(part, cuts)
     return False
+
+
+def _result(made: Program, make: Make, part: Part) -> Result:
+    """Make the kernel of a part: for any number of rows, where a fast schedule takes them so.
+
+    Raises RecipeError for a product of rows of a static number that none takes.
+    """
+    name, by_rows = _free_name(made, part), None
+    with suppress(*NO_KERNEL):
+        by_rows = part.by_rows(name)
+    fixed = part.kind is Kind.PRODUCT and _is_fixed(part)
+    if by_rows or not fixed:
+        made.names.append(name)
+    if by_rows:
+        with suppress(*NO_KERNEL):
+            result = make(by_rows)
+            if _is_fast(result):
+                return result
+    if fixed:
+        raise RecipeError(
+            f"{operator_of(products_of(part.nodes)[0])} of rows of a static number: "
+            "name them in `dynamic`, and kernels multiply them at the speed of memory"
+        )
+    return make(part.recipe(name))
 
 
 def _cut_otherwise(part: Part, cuts: Cuts) -> None:
@@ -236,10 +256,15 @@ def _is_slow(result: Result, part: Part) -> bool:
     """
     if result.record.no_plan:
         return True
-    variants = result.record.variants
-    general = any(v.schedule == "general" for v in variants)
+    variants, general = result.record.variants, not _is_fast(result)
     few = len(part.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
     return part.kind is Kind.PRODUCT and _of_weights(part) and (general or few)
+
+
+def _is_fast(result: Result) -> bool:
+    """Say whether a kernel is a fast schedule's."""
+    variants = result.record.variants
+    return not result.record.no_plan and all(v.schedule != "general" for v in variants)
 
 
 def _of_weights(part: Part) -> bool:
@@ -260,8 +285,7 @@ def _free_name(made: Program, part: Part) -> str:
     """
     base = f"{made.name}_{part.name}"
     numbered = (base if i == 1 else f"{base}_{i}" for i in range(1, len(made.names) + 2))
-    made.names.append(next(name for name in numbered if name not in made.names))
-    return made.names[-1]
+    return next(name for name in numbered if name not in made.names)
 
 
 def _steps(made: Program, parts: Sequence[Part]) -> Iterator[Step]:

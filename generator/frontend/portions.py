@@ -1,0 +1,157 @@
+"""Nodes that torch.export made as a graph of named dims, and how their tensors lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from mirage_kernels.generator.errors import GraphError, RecipeError
+from mirage_kernels.generator.frontend.dim_names import Dynamic, shared_dims, with_names
+from mirage_kernels.generator.frontend.export import applied, dtype_of, input_of
+from mirage_kernels.generator.frontend.masks import is_positional, shown
+from mirage_kernels.generator.frontend.merging import are_rows, gaps_of, lies_apart, merged
+from mirage_kernels.generator.frontend.positional.lower import (
+    InputDim,
+    Layout,
+    Lowered,
+    lower,
+    sizes_of,
+)
+from mirage_kernels.generator.frontend.positional.program import Program, Step
+from mirage_kernels.generator.frontend.rows import Rows, indexed_of
+from mirage_kernels.generator.frontend.static_rows import with_rows
+from mirage_kernels.generator.frontend.steps import Steps
+from mirage_kernels.generator.ir import DType, Graph, Indexed
+from mirage_kernels.generator.ir.indexed import RESULT
+
+Found = dict[Any, Any]  # what nodes are to kernels
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Nodes of a graph that torch.export made, what they read by name, and what they give."""
+
+    name: str
+    nodes: Sequence[Any]
+    inputs: Mapping[Any, str]
+    results: Sequence[Any]
+    where: Callable[[Any], str]  # a node is called in the source
+    shapes: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of inputs side by side
+    strides: Mapping[Any, Strides] = field(default_factory=dict)  # of others and of results
+    indexed: Mapping[Any, Rows] = field(default_factory=dict)  # inputs and results
+    wide: Collection[Any] = ()  # results that are stored in fp32
+    one_dim: bool = False  # dynamic dims of one name are one dim, whether they meet or not
+    by_rows: bool = False  # rows of a static number become a dynamic dim, where there are some
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function's graph of named dims; its inputs, and how results and inputs are laid out.
+
+    `shapes` has the extents of the function's own inputs, those of dynamic dims by name.
+    """
+
+    lowered: Lowered
+    names: tuple[str, ...]  # of inputs
+    dtypes: tuple[DType, ...]
+    dynamic: tuple[str, ...]
+    shapes: tuple[tuple[int | str, ...], ...]
+    strided: bool = False  # something lies apart in memory that fast schedules take side by side
+    indexed: tuple[Indexed, ...] = ()
+    wide: tuple[int, ...] = ()  # numbers of results
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self.lowered.graph
+
+
+def traced(portion: Portion, dynamic: Dynamic) -> Traced:
+    """Return a portion's graph; raises RecipeError for what kernels cannot be made of."""
+    program = Program()
+    found, dtypes = _inputs(portion, program)
+    _apply(portion, program, found)
+    names = tuple(portion.inputs.values())
+    tensors = dict(zip(names, program.inputs, strict=True)) if portion.one_dim else {}
+    lowered = _lowered(program, shared_dims(tensors, dynamic))
+    for made, node in zip(program.results, portion.results, strict=True):
+        shape = tuple(node.meta["val"].shape) or (1,)
+        if tuple(made.dims) != shape:
+            raise RecipeError(
+                f"a result of {portion.name} has the dims {list(shape)} by broadcasting alone",
+                "return it without the dims that nothing varies along",
+            )
+    renamed, named = with_names(lowered, names, dynamic)
+    sizes = sizes_of(renamed.graph)
+    shapes = tuple(
+        tuple(row[0] if row and row[0] in named else math.prod(sizes[d] for d in row) for row in x)
+        for x in renamed.inputs
+    )
+    given = [x.layout for x in program.inputs]
+    strides = [*given, *(portion.strides.get(n, ()) for n in portion.results)]
+    lying = zip(_layouts(renamed), strides, strict=True)
+    gaps = [gaps_of(layout, sizes, own) for layout, own in lying]
+    if portion.by_rows and not (portion.indexed or portion.wide or DType.BOOL in dtypes):
+        renamed, named = with_rows(renamed, {*chain(*gaps)})
+    strided = any(map(lies_apart, _layouts(renamed), strides)) or any(gaps[len(given) :])
+    strided = strided or any(
+        own and not are_rows(rows, named) for rows, own in zip(renamed.inputs, gaps, strict=False)
+    )
+    rows = [portion.indexed.get(n) for n in (*portion.inputs, *portion.results)]
+    gaps += [own.apart(x) for own, x in zip(rows, _layouts(renamed), strict=True) if own]
+    lowered = merged(renamed, named, {*chain(*gaps)})
+    called = (*names, *(f"{RESULT}{i}" for i in range(len(portion.results))))
+    indexed = indexed_of(zip(called, rows, _layouts(lowered), strict=True))
+    wide = tuple(i for i, node in enumerate(portion.results) if node in portion.wide)
+    apart = strided or bool(indexed)
+    return Traced(lowered, names, tuple(dtypes), named, shapes, apart, indexed, wide)
+
+
+def _layouts(lowered: Lowered) -> tuple[Layout, ...]:
+    """Return how inputs, then results are laid out."""
+    return (*lowered.inputs, *lowered.outputs)
+
+
+def _inputs(portion: Portion, program: Program) -> tuple[Found, list[DType]]:
+    """Add a portion's inputs to a program; return them, and their types."""
+    found, dtypes = Found(), list[DType]()
+    for node, name in portion.inputs.items():
+        value = node.meta["val"]
+        dtypes.append(dtype_of(value, name))
+        extents = portion.shapes.get(node) or tuple(int(n) for n in value.shape) or (1,)
+        strides = () if node in portion.shapes else tuple(value.stride()) or (1,)
+        own = portion.strides.get(node, strides)
+        found[node] = input_of(program, extents, dtypes[-1], own)
+    return found, dtypes
+
+
+def _apply(portion: Portion, program: Program, found: Found) -> None:
+    """Add a portion's nodes and results to a program."""
+    for node in portion.nodes:
+        if node.op != "call_function":
+            raise RecipeError(f"{portion.name} has a {node.op} in its graph", "none is known here")
+        try:
+            found[node] = applied(program, node, found)
+        except GraphError as error:
+            raise RecipeError(f"{portion.where(node)}: {error.sentence}", error.hint) from error
+    results = [shown(Steps(program), found[r]) for r in portion.results]
+    if is_positional(results):
+        raise RecipeError(f"{portion.name} returns positions or a mask", "kernels make numbers")
+    program.results.extend(results)
+
+
+def _lowered(program: Program, shared: Sequence[Sequence[InputDim]]) -> Lowered:
+    """Return a program's graph; dims of results that are alike are the same where they can be."""
+    first, *others = program.results
+    like = [x for x in others if x.dims == first.dims]
+    tied = replace(program, steps=[*program.steps], tensors=[*program.tensors])
+    with suppress(GraphError):
+        for other in like:
+            tied.apply(Step("alike"), (first, other))
+        return lower(tied, shared)
+    return lower(program)

@@ -1,0 +1,55 @@
+"""Rows of a static number as a dim of any extent: fast schedules take rows, and a kernel for any
+number of them is right for one.
+
+Dims number rows where nothing is summed along them, and every tensor that has them has them in
+front, whole, results among them. What is computed of a row is the same then whatever other rows
+there are. Tensors without them are weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from math import prod
+
+from mirage_kernels.generator.frontend.dim_names import renamed
+from mirage_kernels.generator.frontend.merging import merged, with_one
+from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
+
+ROWS, MOST = "M", 2**20  # what the dim is called, and how many rows it may number
+
+
+def with_rows(lowered: Lowered, gaps: Collection[str]) -> tuple[Lowered, tuple[str, ...]]:
+    """Return a graph with its rows along one dim in front, and that dim's name.
+
+    Of the dims in front, rows are as few as leave each result one more dim. There is a gap in front
+    of the dims in `gaps` (`merged`). Where there are no rows the graph is as it was.
+    """
+    for rows in _in_front(lowered):
+        one: Lowered | None = lowered
+        for inner in rows[1:]:
+            one = with_one(one, rows[0], inner) if one and inner not in gaps else None
+        if one is None:
+            break
+        if all(len(flat(x)) == 2 for x in merged(one, rows[:1], gaps).outputs):
+            return renamed(one, {rows[0]: ROWS}), (ROWS,)
+    return lowered, ()
+
+
+def _in_front(lowered: Lowered) -> Iterator[tuple[str, ...]]:
+    """Yield dims that may number rows: the first of the results, then one more each time."""
+    graph, sizes = lowered.graph, sizes_of(lowered.graph)
+    along = {node.over for node in graph.nodes}
+    layouts = [flat(x) for x in (*lowered.inputs, *lowered.outputs)]
+    stored = [node.out.type.names for node in graph.inputs]
+    first = flat(lowered.outputs[0])
+    for count in range(1, len(first)):
+        rows = first[:count]
+        whole = all(_has_in_front(names, rows) for names in (*layouts, *stored))
+        if along & {*rows} or not whole or prod(sizes[d] for d in rows) > MOST:
+            return
+        yield rows
+
+
+def _has_in_front(names: tuple[str, ...], rows: tuple[str, ...]) -> bool:
+    """Say whether a tensor has rows in front and something in each, or none of them."""
+    return not {*names} & {*rows} or (names[: len(rows)] == rows and len(names) > len(rows))
