@@ -99,8 +99,9 @@ def traced(portion: Portion, dynamic: Dynamic) -> Traced:
     if portion.by_rows and not (portion.indexed or portion.wide or DType.BOOL in dtypes):
         renamed, named = with_rows(renamed, {*chain(*gaps)})
     strided = any(map(lies_apart, _layouts(renamed), strides)) or any(gaps[len(given) :])
+    kept = [tuple(filter(None, x)) if portion.by_rows else x for x in renamed.inputs]
     strided = strided or any(
-        own and not are_rows(rows, named) for rows, own in zip(renamed.inputs, gaps, strict=False)
+        own and not are_rows(rows, named) for rows, own in zip(kept, gaps, strict=False)
     )
     rows = [portion.indexed.get(n) for n in (*portion.inputs, *portion.results)]
     gaps += [own.apart(x) for own, x in zip(rows, _layouts(renamed), strict=True) if own]

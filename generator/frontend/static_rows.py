@@ -16,6 +16,7 @@ from mirage_kernels.generator.frontend.merging import merged, with_one
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 
 ROWS, MOST = "M", 2**20  # what the dim is called, and how many rows it may number
+PLAIN = "D"  # what dims are called that no product has
 
 
 def with_rows(lowered: Lowered, gaps: Collection[str]) -> tuple[Lowered, tuple[str, ...]]:
@@ -31,8 +32,14 @@ def with_rows(lowered: Lowered, gaps: Collection[str]) -> tuple[Lowered, tuple[s
         if one is None:
             break
         if all(len(flat(x)) == 2 for x in merged(one, rows[:1], gaps).outputs):
-            return renamed(one, {rows[0]: ROWS}), (ROWS,)
+            return renamed(one, {rows[0]: ROWS, **_numbered(one, rows[0])}), (ROWS,)
     return lowered, ()
+
+
+def _numbered(lowered: Lowered, rows: str) -> dict[str, str]:
+    """Return names for dims that products give none, however many dims numbered the rows."""
+    others = (d for d in sizes_of(lowered.graph) if d != rows and d.startswith(PLAIN))
+    return {d: f"{PLAIN}{i}" for i, d in enumerate(others, start=2)}
 
 
 def _in_front(lowered: Lowered) -> Iterator[tuple[str, ...]]:

@@ -192,6 +192,17 @@ def test_rows_with_gaps_between_are_rows() -> None:
     require_same(cut(halves, [], x=(16, 2 * K)), halves, x=drawn(16, 2 * K))
 
 
+def test_rows_of_several_dims_with_gaps_have_the_kernel_of_rows_of_one() -> None:
+    def halves(x: Tensor) -> Tensor:
+        return F.silu(x[..., :K]) * x[..., K:]
+
+    for rows in ((16,), (2, 8)):
+        (own,) = recipes(halves, x=(*rows, 2 * K))
+        assert dict(own.inputs) == {"slice_1": "M D2", "slice_2": "M D2"}
+        assert not own.strided
+    require_same(cut(halves, [], x=(2, 8, 2 * K)), halves, x=drawn(2, 8, 2 * K))
+
+
 def test_what_is_stored_in_fp32_stays_general() -> None:
     (own,) = recipes(lambda x: x.float() * 2.0, x=(16, K))
     assert not own.dynamic
