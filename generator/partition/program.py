@@ -195,7 +195,7 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
 def _result(made: Program, make: Make, part: Part) -> Result:
     """Make the kernel of a part: for any number of rows, where a fast schedule takes them so.
 
-    Raises RecipeError for a product of rows of a static number that none takes.
+    Raises RecipeError for a product of weights without rows, or with many.
     """
     name, by_rows = _free_name(made, part), None
     with suppress(*NO_KERNEL):
@@ -203,6 +203,8 @@ def _result(made: Program, make: Make, part: Part) -> Result:
     fixed = part.kind is Kind.PRODUCT and _is_fixed(part)
     if by_rows or not fixed:
         made.names.append(name)
+    if by_rows and fixed:
+        return make(by_rows)  # which is slow where it is general
     if by_rows:
         with suppress(*NO_KERNEL):
             result = make(by_rows)

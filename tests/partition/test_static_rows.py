@@ -225,6 +225,17 @@ def test_where_the_search_by_rows_fails_extents_are_static() -> None:
     assert not program.reasons
 
 
+def test_a_product_that_only_general_kernels_take_is_pytorch_s_as_with_dynamic_rows() -> None:
+    def make(recipe: Recipe) -> Result:
+        assert recipe.dynamic
+        return made(recipe, "general")
+
+    for rows in ([], ["x"]):
+        program = cut(linear, rows, make, x=(16, K), w=(N, K))
+        assert ways(program)[0] == ["[linear]"]
+        assert not program.reasons
+
+
 def test_decode_attention_has_the_schedules_of_any_number_of_sequences() -> None:
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v)
