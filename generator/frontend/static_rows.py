@@ -1,9 +1,8 @@
-"""Rows of a static number as a dim of any extent: fast schedules take rows, and a kernel for any
-number of them is right for one.
+"""Rows of a static number as a dim of any extent, as fast schedules take rows.
 
-Dims number rows where nothing is summed along them, and every tensor that has them has them in
-front, whole, results among them. What is computed of a row is the same then whatever other rows
-there are. Tensors without them are weights.
+A kernel for any number of rows is right for one. Dims number rows where nothing is summed along
+them, and every tensor that has them has them in front, whole, results among them. What is computed
+of a row is the same then whatever other rows there are. Tensors without them are weights.
 """
 
 from __future__ import annotations
