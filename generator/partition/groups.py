@@ -315,7 +315,8 @@ class Grouping:
         return node not in self.calls and (is_view(node) or node in self.trace.widened)
 
     def _sources(self, node: Node) -> list[Group]:
-        found = [self.of.get(self.seen(a)) for a in node.all_input_nodes]
+        taken = (n for a in node.all_input_nodes for n in self.trace.made_from(self.seen(a)))
+        found = [self.of.get(self.seen(n)) for n in taken]
         return [g for i, g in enumerate(found) if g is not None and g not in found[:i]]
 
     def _users(self, node: Node) -> Iterator[Node]:

@@ -160,10 +160,21 @@ class Part:
             shape = own(node).meta["val"].shape
             apart = node in self.trace.inputs or self.is_seen(node) or node in self.gathers
             return () if apart else tuple(map(int, shape)) or (1,)
-        last = {int(u.meta["val"].shape[-1]) for u in self.trace.users(node) if u in self.nodes}
-        if len(last) != 1 or any(reduces(u) or is_view(u) for u in self.trace.users(node)):
+        last = {*self._widths(node)}
+        if len(last) != 1 or last & {0, 1}:
             raise RecipeError(f"{self.trace.name(node)} has one element, and no one width")
         return (*last,)
+
+    def _widths(self, node: Node) -> Iterator[int]:
+        """Yield the last extents of what a single element goes to, 0 for what has no such."""
+        for user in self.trace.users(node):
+            if reduces(user) or is_view(user):
+                yield 0
+            elif self.is_one(user) and user in self.nodes and user not in self.results:
+                yield from self._widths(user)
+            elif user in self.nodes:
+                shape = user.meta["val"].shape
+                yield int(shape[-1]) if shape else 0
 
     def strides(self, own: Own) -> Iterator[tuple[Node, tuple[int, ...]]]:
         """Yield inputs that PyTorch looks at, and results that have a place, with their strides."""
@@ -197,9 +208,8 @@ class Part:
         results = [self.trace.name(n) for n in self.results]
 
         def reference(**given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            sizes = (
-                (s, n) for k, x in given.items() for s, n in zip(shapes[k], x.shape, strict=True)
-            )
+            several = ((shapes[k], x.shape) for k, x in given.items() if shapes[k])
+            sizes = ((s, n) for shape, own in several for s, n in zip(shape, own, strict=True))
             extents = {s["extent"]: n // s["times"] for s, n in sizes if isinstance(s, dict)}
             values: dict[str, Any] = dict(given)
             exact = any(str(x.dtype) == "torch.float64" for x in given.values())

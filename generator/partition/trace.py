@@ -200,6 +200,14 @@ class Trace:
         """
         return self.constants | self.widened
 
+    def made_from(self, node: Node) -> Iterator[Node]:
+        """Yield a value, or what a mask is made from that kernels make where they use it."""
+        if node not in self.constants:
+            yield node
+            return
+        for taken in node.all_input_nodes:
+            yield from self.made_from(taken)
+
     def is_free(self, node: Node) -> bool:
         """Say whether a node computes nothing: a view, or what a kernel makes where it is used."""
         return is_view(node) or node in self.repeated

@@ -275,3 +275,13 @@ def test_a_row_of_which_all_is_hidden_is_nan_as_softmax_makes_it() -> None:
 def test_fast_schedules_refuse_masks(make: Callable[[str, Graph], object]) -> None:
     with pytest.raises(PlanError, match="f: only general kernels take masks, as seen is"):
         make("f", found(padded).record.graph)
+
+
+def test_what_masks_are_made_of_comes_before_the_kernels_that_use_them() -> None:
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(~(x > 0), x, y) + (x >= 1).to(x.dtype)
+
+    given = {"x": drawn(6, 48), "y": drawn(1, 48)}
+    program = cut(run, given)
+    assert ways(program) == [["[gt]", "[ge]", "where, add"]]
+    require_same(program, run, **given)

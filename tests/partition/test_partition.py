@@ -297,3 +297,21 @@ def test_an_input_that_a_step_writes_is_no_weight_any_more() -> None:
     document: dict[str, Any] = {"inputs": [{"name": "w"}]}
     assert early_steps(document, {"steps": [view, kernel]}) == {1}
     assert early_steps(document, {"steps": [view, copy, kernel]}) == frozenset()
+
+
+def test_a_single_element_goes_through_functions_to_what_it_is_as_wide_as() -> None:
+    def scaled(x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        return x * s.exp() + torch.sigmoid(t)
+
+    program = cut(scaled, ["x"], x=(8, 96), s=(), t=(1,))
+    assert ways(program) == [["exp, mul, sigmoid, add"]]
+    require_same(program, scaled, x=drawn(5, 96), s=drawn(), t=drawn(1))
+
+
+def test_a_single_element_beside_single_columns_is_pytorch_s() -> None:
+    def head(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return torch.sigmoid(F.linear(x, w, b)).squeeze(-1)
+
+    program = cut(head, ["x"], x=(8, 96), w=(1, 96), b=(1,))
+    assert "b has one element, and no one width" in program.reasons.values()
+    require_same(program, head, x=drawn(5, 96), w=drawn(1, 96), b=drawn(1))
