@@ -8,6 +8,7 @@ name, and for each range of its dynamic extents, the steps. Extents are numbers,
 from __future__ import annotations
 
 import operator
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Any
@@ -47,6 +48,23 @@ def decoded(argument: Any, values: Values, extents: Extents, device: torch.devic
     if "extent" in argument:
         return argument["times"] * extents[argument["extent"]]
     return device if "device" in argument else getattr(torch, argument["torch"])
+
+
+def returned(what: Mapping[str, Any], values: Values) -> Any:
+    """Return what a function does: a tensor, or tuples, lists and dicts of them."""
+    if "value" in what:
+        return values[what["value"]]
+    if "dict" in what:
+        return {key: returned(part, values) for key, part in what["dict"]}
+    parts = [returned(part, values) for part in what.get("list", what.get("tuple"))]
+    return parts if "list" in what else tuple(parts)
+
+
+def tensor_of(constant: Mapping[str, Any], device: torch.device) -> Tensor:
+    """Return a tensor that a document has."""
+    dtype, data = getattr(torch, constant["dtype"]), bytearray(b64decode(constant["bytes"]))
+    flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    return flat.reshape(constant["shape"]).to(device)
 
 
 def call(step: Mapping[str, Any], values: Values, extents: Extents) -> None:
@@ -231,6 +249,7 @@ class SteppedProgram:
     def __init__(self, documents: Sequence[Mapping[str, Any]], kernel: Kernel) -> None:
         self.documents, self.kernel = tuple(documents), kernel
         self.name = documents[0]["name"]
+        self._kept: dict[tuple[int, torch.device], Values] = {}
         names = {_called(i): i["name"] for i in documents[0]["inputs"]}
         self.inputs, self._names = tuple(names), names
         shapes = (f"{_called(i)} {_text(i['shape'])}" for i in documents[0]["inputs"])
@@ -254,12 +273,20 @@ class SteppedProgram:
             except ValueError as error:
                 reasons.append(str(error))
                 continue
-            made = self._run(document, given, extents)
-            return made[0] if len(made) == 1 else made
+            return self._run(document, given, extents)
         raise ValueError(f"{self.name}: {'; '.join(dict.fromkeys(reasons))}")
 
+    def _constants(self, document: Mapping[str, Any], device: torch.device) -> Values:
+        """Return the tensors that a document has, kept for the next call."""
+        key = id(document), device
+        if document["constants"] and key not in self._kept:
+            self._kept[key] = {c["name"]: tensor_of(c, device) for c in document["constants"]}
+        return self._kept.get(key, {})
+
     def _run(self, document: Mapping[str, Any], given: Values, extents: Extents) -> Any:
-        values, assume = dict(given), assumed(self.name, None)
+        device = next(iter(given.values())).device if given else torch.device("cpu")
+        values = {**given, **self._constants(document, device)}
+        assume = assumed(self.name, None)
         way = way_of(document, extents)
         for i, step in enumerate(way["steps"]):
             if "kernel" in step:
@@ -274,7 +301,7 @@ class SteppedProgram:
                 call(step, values, extents)
             for name in step["last"]:  # a value's memory serves the next ones
                 del values[name]
-        return tuple(values[name] for name in document["results"])
+        return returned(document["returns"], values)
 
 
 def way_of(document: Mapping[str, Any], extents: Extents) -> Mapping[str, Any]:

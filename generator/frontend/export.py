@@ -7,7 +7,8 @@ import inspect
 import operator
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +47,22 @@ def exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor])
     try:
         return torch.export.export(module, (), fake(examples), strict=False)
     except Exception as error:  # the function may raise anything
+        said = str(error).strip().partition("\n")[0]
         raise RecipeError(
-            f"torch.export cannot trace {name_of(function)}: {type(error).__name__}: {error}",
+            f"torch.export cannot trace {name_of(function)}{_line_of(function, error)}: "
+            f"{type(error).__name__}: {said}",
             "it takes tensors by keyword and returns tensors; branches may not depend on values",
         ) from error
+
+
+def _line_of(function: Callable[..., Any], error: BaseException) -> str:
+    """Return the function's last line on the way to an error."""
+    called = (
+        function.forward if isinstance(getattr(function, "forward", None), Callable) else function
+    )
+    file = inspect.getsourcefile(inspect.unwrap(called))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return "".join(f" at {Path(f.filename).name}:{f.lineno}: {f.line}" for f in frames[-1:])
 
 
 def input_names(program: Any) -> dict[Any, str]:
@@ -65,6 +78,20 @@ def called_names(program: Any) -> dict[Any, str]:
     own = dict(zip(taken, program.call_spec.in_spec.child(1).context, strict=True))
     nodes = (n for n in program.graph.nodes if n.op == "placeholder")
     return {node: own[node.name] for node in nodes if node.name in own}
+
+
+def returned_by(program: Any, names: Iterator[str]) -> dict[str, Any]:
+    """Return how an exported program's results, of these names, lie in what it returns."""
+
+    def part(of: Any) -> dict[str, Any]:
+        if of.is_leaf():
+            return {"value": next(names)}
+        parts = [part(child) for child in of.children()]
+        if of.type in (dict, OrderedDict):
+            return {"dict": [[*pair] for pair in zip(of.context, parts, strict=True)]}
+        return {"list" if of.type is list else "tuple": parts}
+
+    return part(program.call_spec.out_spec)
 
 
 def operator_of(node: Any) -> str:
@@ -156,9 +183,12 @@ def place_of(function: Callable[..., Any], examples: Mapping[str, torch.Tensor],
         r'File "(.*?)", line (\d+), in .*\n\s*(.*)', node.meta.get("stack_trace") or ""
     )
     if found:
-        file, number, text = found[-1]
+        library = str(Path(torch.__file__).parent)
+        own = [line for line in found if not line[0].startswith(library)] or found
+        file, number, text = own[-1]
         return f"{node.target} at {Path(file).name}:{number}: {text}"
     name = str(node.target).removeprefix("aten.").partition(".")[0].strip("_")
+    name = {"index": "getitem"}.get(name, name)
     own = inspect.unwrap(function.forward if isinstance(function, torch.nn.Module) else function)
     lines = list[str]()
 

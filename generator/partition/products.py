@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Node, Trace
 
 PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "matmul", "einsum", "mv"))
 ATTENTION = "scaled_dot_product_attention"
+
+
+def require_one_type(trace: Trace) -> None:
+    """Raise RecipeError for a product of tensors of several types, which PyTorch refuses too."""
+    for node in products_of(trace.nodes):
+        types = dict.fromkeys(str(n.meta["val"].dtype) for n in node.all_input_nodes)
+        if len(types) > 1:
+            raise RecipeError(
+                f"{trace.where(node)}: it multiplies tensors of {' and '.join(types)}",
+                "PyTorch refuses that: cast them, or give the module and the inputs one type",
+            )
 
 
 def free_extents(node: Node) -> tuple[int, int]:

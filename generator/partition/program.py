@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from mirage_kernels.generator.errors import (
@@ -28,6 +29,7 @@ from mirage_kernels.generator.partition.products import (
     free_extents,
     is_wider,
     products_of,
+    require_one_type,
 )
 from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
@@ -35,6 +37,9 @@ from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.program_library import DOCUMENT
+
+if TYPE_CHECKING:
+    import torch
 
 OF_FEW_TOKENS = "sliced_k"
 Most = Mapping[str, int]  # of dynamic extents
@@ -86,8 +91,13 @@ class Program:
                 {"name": name, "shape": self.trace.shape(n), "dtype": dtype_name(n)}
                 | ({"called": self.trace.called[n]} if n in self.trace.called else {})
                 for n, name in self.trace.inputs.items()
+                if n not in self.trace.constants_outside
             ],
-            "results": [self.trace.name(n) for n in self.trace.results],
+            "constants": [
+                {"name": self.trace.inputs[n], "shape": [*x.shape], **bytes_of(x)}
+                for n, x in self.trace.constants_outside.items()
+            ],
+            "returns": self.trace.returned,
             "ways": [{"most": dict(w.most), "steps": list(w.steps)} for w in self.ways],
         }
 
@@ -103,6 +113,15 @@ class Program:
                 elif part.runs:
                     reason = self.trace.refused.get(part.nodes[0], "")
                     yield f"  PyTorch: {ops}{reason and f': {reason}'}"
+
+
+def bytes_of(tensor: torch.Tensor) -> dict[str, str]:
+    """Return a tensor's type, and its elements as text."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    text = b64encode(bytes(flat.tolist())).decode()
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "bytes": text}
 
 
 def write_program(document: dict[str, Any], folder: Path) -> Path:
@@ -127,6 +146,7 @@ def partitioned(function: Function, dtype: DType, arch: str, make: Make) -> Prog
     import torch
 
     trace = Trace(function, {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[dtype])
+    require_one_type(trace)
     made = Program(trace, dtype, arch)
     limits = {n: _few(trace, n) for n in trace.nodes if n not in trace.refused}
     most: dict[str, int] = {}

@@ -5,6 +5,7 @@
     type_as(x, y)                         ->  cast(x)
     unbind(x)[i]                          ->  select(x, i)
     dropout(x)                            ->  x, unless a module trains
+    torch.tensor(2.0)                     ->  full([], 2.0)
 
 It is done before anything else, alike in the graphs of one function at several extents.
 """
@@ -39,6 +40,40 @@ def rewritten(graph: Any) -> None:
     for node in [n for n in graph.nodes if _is(n, "view_as_real", "real", "imag")]:
         complexes.as_real(node)
     _casts_last(graph)
+
+
+def with_numbers(program: Any) -> None:
+    """Write single elements that a function makes of numbers as such.
+
+    Others that it makes, or finds outside, stay inputs: `constants_of` has their values.
+    """
+    import torch
+
+    graph, known = program.graph, constants_of(program)
+    for node in [n for n in graph.nodes if _is(n, "detach") and mutates_alone(n)]:
+        _replace(graph, node, node.args[0])
+    for node in [n for n in graph.nodes if n in known and known[n].numel() == 1]:
+        value = known[node]
+        named = {"dtype": value.dtype, "device": torch.device("cpu")}
+        first = next(n for n in graph.nodes if n.op != "placeholder")
+        shape = ([*value.shape], value.item())
+        made = _added(graph, first, torch.ops.aten.full.default, shape, **named)
+        made.meta = {**node.meta, "val": node.meta["val"]}
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+
+
+def mutates_alone(node: Node) -> bool:
+    """Say whether an operator writes over what a constant is copied to."""
+    return bool(node.target._schema.is_mutable and _is(node.args[0], "lift_fresh_copy"))
+
+
+def constants_of(program: Any) -> dict[Node, Any]:
+    """Return the tensors of an exported program that are neither inputs nor a module's own."""
+    specs = program.graph_signature.input_specs
+    targets = {s.arg.name: s.target for s in specs if str(s.target).startswith("lifted_tensor_")}
+    nodes = (n for n in program.graph.nodes if n.op == "placeholder" and n.name in targets)
+    return {n: program.constants[targets[n.name]] for n in nodes}
 
 
 def regions(graph: Any) -> dict[Node, int]:

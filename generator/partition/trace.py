@@ -21,12 +21,18 @@ from mirage_kernels.generator.frontend.export import (
     name_of,
     operator_of,
     place_of,
+    returned_by,
 )
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
 from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.partition.pieces import copies_in, in_pieces
-from mirage_kernels.generator.partition.rewriting import CASTS, regions
+from mirage_kernels.generator.partition.rewriting import (
+    CASTS,
+    constants_of,
+    regions,
+    with_numbers,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 Node = Any  # torch.fx.Node
 Size = int | dict[str, Any]  # a number, or {"extent": "M", "times": 4}
 RETURNED = "a program returns a tensor or a tuple of tensors, beside what it writes over"
+MOST_CONSTANT = 2**16  # elements of a tensor that a program's document has
 STEP = 7  # the second trace's first dynamic extent is longer by it, the next by twice as much
 _VIEWS = """
 view reshape _unsafe_view permute transpose t numpy_T squeeze unsqueeze expand expand_as flatten
@@ -68,6 +75,8 @@ class Trace:
         both = [longer_by(given, dynamic, by) for by in ({}, more)[: 1 + bool(dims)]]
         self.run, self.examples = run, both[0]
         self.programs = [exported(run, examples) for examples in both]
+        for program in self.programs:
+            with_numbers(program)
         in_pieces([program.graph for program in self.programs])
         copies = [copies_in(program.graph) for program in self.programs]
         self.copies = copies[0]
@@ -88,7 +97,30 @@ class Trace:
         self.results: Sequence[Node] = next(n.args[0] for n in first if n.op == "output")
         if not self.results or any(getattr(n, "op", "") == "" for n in self.results):
             raise RecipeError(f"{function.named} returns something else than tensors", RETURNED)
+        self.constants_outside = constants_of(self.programs[0])
         self.nodes = _used([n for n in first if n.op == "call_function"], self.results)
+        for node in first:
+            self._require_known(node)
+
+    def _require_known(self, node: Node) -> None:
+        """Raise RecipeError for a large constant, and for extents that only values say."""
+        import torch
+
+        if node in self.constants_outside and self.constants_outside[node].numel() > MOST_CONSTANT:
+            shape = [*self.constants_outside[node].shape]
+            raise RecipeError(
+                f"{self.function.named} takes a tensor {shape} that is neither an input nor made of"
+                f" inputs, and has more than {MOST_CONSTANT} elements",
+                "let it be an argument, or a parameter or buffer of a module",
+            )
+        made = node.meta.get("val")
+        several = made if isinstance(made, list | tuple) else [made]
+        shapes = (x.shape for x in several if isinstance(x, torch.Tensor))
+        if any(not isinstance(n, int) for shape in shapes for n in shape):
+            raise RecipeError(
+                f"{self.where(node)}: extents of its result depend on values of tensors",
+                "extents are static, or multiples of a dim that `dynamic` names",
+            )
 
     def where(self, node: Node) -> str:
         """Return an operator and the line that calls it."""
@@ -99,6 +131,11 @@ class Trace:
         made = str(node.name)
         taken = made in self.inputs.values() or made in TAKEN
         return self.inputs.get(node) or (f"{made}_" if taken else made)
+
+    @property
+    def returned(self) -> dict[str, Any]:
+        """Return how results lie in what the function returns."""
+        return returned_by(self.programs[0], map(self.name, self.results))
 
     def size(self, a: int, b: int) -> Size:
         """Return an extent that is so large in the two traces; raises RecipeError for others."""
@@ -328,8 +365,12 @@ def _in_type(
     given, run = by_name(function.run, function.examples), function.run
     own = [*given.values(), *(run.parameters() if isinstance(run, torch.nn.Module) else ())]
     mixed = any(x.is_floating_point() and x.element_size() == 2 for x in own)
-    if isinstance(run, torch.nn.Module) and not mixed:
-        run = copy.deepcopy(run).to(dtype)
+    if isinstance(run, torch.nn.Module):
+        run = copy.deepcopy(run)._apply(
+            lambda x: (
+                x.to(dtype) if x.is_floating_point() and (x.element_size() == 2 or not mixed) else x
+            )
+        )
     return run, {
         name: torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="meta")
         if x.is_floating_point() and (x.element_size() == 2 or not mixed)

@@ -1,0 +1,120 @@
+"""What functions take and give beside tensors: dicts, constants, types, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from cutting import cut, drawn, made, require_same, ways
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.partition.program import partitioned
+from mirage_kernels.generator.partition.trace import Function
+from mirage_kernels.program_steps import SteppedProgram
+
+
+def program_of(run: Callable[..., Any], dtype: DType = DType.BF16, **given: Tensor) -> Any:
+    return partitioned(Function(run, given, {}, "f"), dtype, "sm_90a", made)
+
+
+def pytorch_s(run: Callable[..., Any], **given: Tensor) -> Any:
+    """Run a function's program of which PyTorch computes all."""
+    document = program_of(run, **{n: x.to("meta") for n, x in given.items()}).document
+    return SteppedProgram([document], lambda key, tensors, into, assume: [])(**given)
+
+
+def test_results_lie_in_dicts_and_lists_as_the_function_s_do() -> None:
+    def run(x: Tensor) -> dict[str, Any]:
+        return {"rows": [x.view(4, 24), (x.t(),)], "whole": x}
+
+    x = drawn(8, 12)
+    found = pytorch_s(run, x=x)
+    assert [*found] == ["rows", "whole"]
+    assert found["rows"][0].shape == (4, 24)
+    assert isinstance(found["rows"], list)
+    assert isinstance(found["rows"][1], tuple)
+    assert found["whole"] is x
+
+
+def test_a_tuple_of_one_stays_a_tuple() -> None:
+    (found,) = pytorch_s(lambda x: (x,), x=drawn(8))
+    assert found.shape == (8,)
+
+
+def test_numbers_that_become_tensors_are_numbers_of_kernels() -> None:
+    def run(x: Tensor) -> Tensor:
+        return x * torch.tensor(2.0) + torch.tensor([0.5], dtype=x.dtype)
+
+    program = cut(run, ["x"], x=(8, 96))
+    assert ways(program) == [["mul, add"]]
+    require_same(program, run, x=drawn(5, 96))
+
+
+def test_small_tensors_from_outside_are_data_of_the_program() -> None:
+    table = drawn(2, 96)
+
+    def run(x: Tensor) -> Tensor:
+        return torch.relu(x * torch.tensor([1.0, float("inf")] * 48, dtype=x.dtype) + table[1])
+
+    program = cut(run, ["x"], x=(8, 96))
+    assert [one["name"] for one in program.document["inputs"]] == ["x"]
+    require_same(program, run, x=drawn(5, 96))
+
+
+def test_a_large_tensor_from_outside_is_refused() -> None:
+    table = torch.zeros(300, 300)
+    with pytest.raises(RecipeError, match=r"takes a tensor \[300, 300\] that is neither an input"):
+        program_of(lambda x: x + table, x=torch.empty(300))
+
+
+def indexed_by_values(x: Tensor) -> Tensor:
+    return x[x > 0] * 2
+
+
+def test_extents_that_values_say_are_refused_with_their_line() -> None:
+    with pytest.raises(
+        RecipeError, match=r"test_whole_functions.py:\d+: return x\[x > 0\] \* 2: ext"
+    ):
+        program_of(indexed_by_values, x=torch.empty(8, 96))
+
+
+def branching(x: Tensor) -> Tensor:
+    return x * 2 if x.sum() > 0 else x
+
+
+def test_what_torch_export_refuses_is_one_line_with_its_place() -> None:
+    with pytest.raises(RecipeError, match=r"branching at .*py:\d+: return x \* 2 if") as refused:
+        program_of(branching, x=torch.empty(8, 96))
+    assert "\n" not in refused.value.sentence
+
+
+def test_products_of_several_types_are_refused() -> None:
+    layer = nn.Linear(96, 80)
+    with pytest.raises(
+        RecipeError, match=r"multiplies tensors of torch.bfloat16 and torch.float32"
+    ):
+        program_of(layer, input=torch.empty(8, 96, dtype=torch.bfloat16))
+
+
+def test_a_module_of_16_bits_is_generated_in_either_type() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(96, 80)
+            self.register_buffer("scale", torch.ones(80, dtype=torch.float32))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.silu(self.linear(x)) * self.scale
+
+    layer = Layer().bfloat16()
+    layer.scale = layer.scale.float()
+    x = torch.empty(8, 96, dtype=torch.bfloat16)
+    types = {i["name"]: i["dtype"] for i in program_of(layer, DType.FP16, x=x).document["inputs"]}
+    assert types["linear_weight"] == types["x"] == "float16"
+    assert types["scale"] == "float32"
+    assert layer.linear.weight.dtype is torch.bfloat16
