@@ -55,6 +55,11 @@ def exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor])
         ) from error
 
 
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what is called of a function or module, without decorators."""
+    return inspect.unwrap(getattr(function, "forward", function))
+
+
 def _line_of(function: Callable[..., Any], error: BaseException) -> str:
     """Return the function's last line on the way to an error."""
     called = (
@@ -184,12 +189,12 @@ def place_of(function: Callable[..., Any], examples: Mapping[str, torch.Tensor],
     )
     if found:
         library = str(Path(torch.__file__).parent)
-        own = [line for line in found if not line[0].startswith(library)] or found
-        file, number, text = own[-1]
+        mine = [line for line in found if not line[0].startswith(library)] or found
+        file, number, text = mine[-1]
         return f"{node.target} at {Path(file).name}:{number}: {text}"
     name = str(node.target).removeprefix("aten.").partition(".")[0].strip("_")
     name = {"index": "getitem"}.get(name, name)
-    own = inspect.unwrap(function.forward if isinstance(function, torch.nn.Module) else function)
+    own = _unwrapped(function)
     lines = list[str]()
 
     class Calls(TorchFunctionMode):

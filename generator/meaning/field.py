@@ -40,7 +40,7 @@ LAWLESS = (
 )
 
 WHOLE_BELOW = 2.0**53  # numbers from here on are like those that are not whole
-CONSTANTS_BELOW = 2.0**13  # so are constants: large whole factors would leave no bound
+CONSTANTS_BELOW = 2.0**8  # so are constants: large whole factors would leave no bound
 
 _ROUNDS = 4  # of a random permutation
 _CHUNK = 2**15  # numbers that are permuted at once, in the cache

@@ -32,7 +32,7 @@ from mirage_kernels.generator.partition.products import (
     require_one_type,
 )
 from mirage_kernels.generator.partition.rewriting import CASTS
-from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
+from mirage_kernels.generator.partition.trace import Function, Node, Trace, base_of, is_view
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.files import write_whole
@@ -260,8 +260,18 @@ def _cut_otherwise(part: Part, cuts: Cuts) -> None:
         cuts.alone.update(products)
     elif len(sums) > 1 and sums[-1] not in cuts.first:
         cuts.first.add(sums[-1])
+    elif sums and (behind := [*_behind_results(part)]) and behind[0] not in cuts.first:
+        cuts.first.add(behind[0])
     else:
         cuts.calls.update(part.computing)
+
+
+def _behind_results(part: Part) -> Iterator[Node]:
+    """Yield what takes another result of its own kernel."""
+    for node in part.computing:
+        taken = {base_of(part.trace, n) for n in node.all_input_nodes}
+        if taken & {*part.results}:
+            yield node
 
 
 def _is_fixed(part: Part) -> bool:

@@ -366,11 +366,10 @@ def _in_type(
     own = [*given.values(), *(run.parameters() if isinstance(run, torch.nn.Module) else ())]
     mixed = any(x.is_floating_point() and x.element_size() == 2 for x in own)
     if isinstance(run, torch.nn.Module):
-        run = copy.deepcopy(run)._apply(
-            lambda x: (
-                x.to(dtype) if x.is_floating_point() and (x.element_size() == 2 or not mixed) else x
-            )
-        )
+        run = copy.deepcopy(run)
+        for each in (*run.parameters(), *run.buffers()):
+            if each.is_floating_point() and (each.element_size() == 2 or not mixed):
+                each.data = each.data.to(dtype)
     return run, {
         name: torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="meta")
         if x.is_floating_point() and (x.element_size() == 2 or not mixed)

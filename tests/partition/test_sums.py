@@ -67,3 +67,30 @@ def test_sums_of_other_lengths_are_apart() -> None:
 
     program = cut(across, [], x=(8, 512))
     assert ways(program)[0] == ["sum", "sum"]
+
+
+def test_where_a_kernel_has_no_form_of_several_results_they_are_several_kernels() -> None:
+    def quantised(x: Tensor) -> Tensor:
+        scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-5) / 127
+        return torch.sort(x / scale)[0] * scale
+
+    program = cut(quantised, ["x"], really_made, x=(8, 72))
+    assert sorted(ways(program)[0]) == ["[sort]", "abs, amax, clamp, div", "div", "mul"]
+    require_same(program, quantised, x=drawn(5, 72))
+
+
+def test_norms_whose_extents_are_large_constants_are_proved() -> None:
+    def grouped(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return torch.nn.functional.group_norm(x, 8, w, b)
+
+    program = cut(grouped, [], really_made, x=(2, 64, 256), w=(64,), b=(64,))
+    assert ways(program) == [["group_norm"]]
+
+
+def test_a_sum_beside_its_summands_in_fp32_has_a_time() -> None:
+    def run(x: Tensor, r: Tensor) -> Results:
+        r = r.float() + x
+        return r, torch.rsqrt(r.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    program = cut(run, ["x", "r"], really_made, x=(8, 512), r=(8, 512))
+    assert ways(program) == [["add, pow, mean, add, rsqrt"]]

@@ -139,7 +139,7 @@ def _meeting_us(made: BlockProgram) -> float:
     """Return for how long the blocks of a cluster meet on their way: not first and last."""
     met = sum(isinstance(s, Barrier) and s.cluster for s in made.statements[Phase.JOINED])
     alone = all(a.tile >= made.extents[a.dim].size for a in made.space.reduced)
-    return 0.0 if alone else MEETING_US * (met - 2)
+    return 0.0 if alone else MEETING_US * max(0, met - 2)
 
 
 def _reading_us(made: BlockProgram, together: int) -> Iterator[float]:
