@@ -42,8 +42,7 @@ def _linear(s: Steps, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
 def _addmm(
     s: Steps, c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    made = s.matmul(a, b) if alpha == 1 else s("mul", s.matmul(a, b), alpha)
-    return s("add", made, c if beta == 1 else s("mul", c, beta))
+    return s("add", _scaled(s, s.matmul(a, b), alpha), _scaled(s, c, beta))
 
 
 def _clamp(s: Steps, x: Tensor, low: float | None = None, high: float | None = None) -> Tensor:
@@ -147,6 +146,10 @@ def _binary(op: str) -> Callable[..., Tensor]:
         return s(op, a, scaled)
 
     return applied
+
+
+def _scaled(s: Steps, x: Tensor, by: float) -> Tensor:
+    return x if by == 1 else s("mul", x, by)
 
 
 def _same(s: Steps, x: Tensor, *_: object, **__: object) -> Tensor:
@@ -257,6 +260,11 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "minimum": lambda s, a, b: s.minimum(a, b),
     "reciprocal": lambda s, x: s("div", 1.0, x),
     "pow": _power,
+    "exp2": lambda s, x: s("exp", s("mul", x, math.log(2))),
+    "log2": lambda s, x: s("mul", s("log", x), 1 / math.log(2)),
+    "lerp": lambda s, a, b, w: s("add", a, s("mul", s("sub", b, a), w)),
+    "addcmul": lambda s, x, a, b, *, value=1: s("add", x, _scaled(s, s("mul", a, b), value)),
+    "addcdiv": lambda s, x, a, b, *, value=1: s("add", x, _scaled(s, s("div", a, b), value)),
     "gelu": _gelu,
     "dropout": _dropout,
     "leaky_relu": _leaky_relu,
@@ -297,9 +305,11 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "huber_loss": losses.huber,
     "kl_div": losses.divergence,
     "triplet_margin_loss": losses.triplet,
+    "cosine_similarity": losses.cosine,
     "linear": _linear,
     "einsum": _einsum,
     "addmm": _addmm,
+    "baddbmm": _addmm,
     "mm": lambda s, a, b: s.matmul(a, b),
     "mv": lambda s, a, b: s.matmul(a, b),
     "bmm": lambda s, a, b: s.matmul(a, b),

@@ -62,10 +62,7 @@ def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _line_of(function: Callable[..., Any], error: BaseException) -> str:
     """Return the function's last line on the way to an error."""
-    called = (
-        function.forward if isinstance(getattr(function, "forward", None), Callable) else function
-    )
-    file = inspect.getsourcefile(inspect.unwrap(called))
+    file = inspect.getsourcefile(_unwrapped(function))
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     return "".join(f" at {Path(f.filename).name}:{f.lineno}: {f.line}" for f in frames[-1:])
 
@@ -159,6 +156,10 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
         return _formed(lambda: masks.applied(Steps(program), own, args, kwargs))
     if isinstance(made, torch.Tensor) and not made.dtype.is_floating_point:
         raise GraphError(f"its result is of {made.dtype}", "kernels compute real numbers")
+    if own == "flatten" and made is not None:  # of expanded dims as well, which stay one element
+        return _formed(
+            lambda: ATEN["reshape"](Steps(program), args[0], tuple(map(int, made.shape)))
+        )
     if own not in ATEN:
         raise GraphError("kernels cannot be made of it", "docs/from_torch.md lists what there is")
     kept = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device")}

@@ -40,6 +40,13 @@ def divergence(
     return reduced(s, s("mul", value, s("sub", log, x)), reduction)
 
 
+def cosine(s: Steps, x: Tensor, y: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """x * y, summed, over max(|x|, eps) * max(|y|, eps)."""
+    lengths = (s("max", vector_norm(s, v, 2.0, dim), eps) for v in (x, y))
+    total = s.reduce("reduction", s("mul", x, y), [dim], keep=False)
+    return s("div", total, s("mul", *lengths))
+
+
 def triplet(
     s: Steps,
     anchor: Tensor,

@@ -37,7 +37,7 @@ SAME = CASTS | frozenset(("contiguous", "clone", "type_as", "lift_fresh_copy", "
 _REDUCTIONS = """
 log_softmax logsumexp sum mean var std var_mean aminmax max min amax amin norm linalg_vector_norm
 frobenius_norm layer_norm rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss
-huber_loss kl_div triplet_margin_loss _weight_norm
+huber_loss kl_div triplet_margin_loss _weight_norm cosine_similarity
 """
 REDUCTIONS = SOFTMAX | frozenset(_REDUCTIONS.split())
 
@@ -358,7 +358,8 @@ class Grouping:
         for softmax in self.trace.nodes:
             if operator_of(softmax) in SOFTMAX and softmax not in self.calls:
                 nodes = [*self._back(softmax), softmax, *self._on(softmax)]
-                ends = [n for n in nodes if operator_of(n) in PRODUCTS and self.few(n)]
+                own = [n for n in nodes if n not in self.calls and operator_of(n) in PRODUCTS]
+                ends = [n for n in own if self.few(n)]
                 if len(ends) == 2 and not {*nodes} & {*found, *self.calls, *self.alone}:
                     found |= dict.fromkeys(nodes, nodes)
         return found

@@ -20,7 +20,7 @@ from typing import Any
 
 from mirage_kernels.generator.frontend.aten import ATEN
 from mirage_kernels.generator.frontend.export import operator_of
-from mirage_kernels.generator.partition.rewriting import CASTS, regions, rewritten
+from mirage_kernels.generator.partition.rewriting import CASTS, regions, rewritten, without_repeats
 
 Node = Any  # torch.fx.Node
 SPLITS = frozenset(("split", "split_with_sizes", "chunk"))
@@ -51,6 +51,7 @@ def in_pieces(graphs: Sequence[Any]) -> None:
     joins = [both for both in joins if _same([own.ranges for n in both if (own := join_of(n))])]
     for i, graph in enumerate(graphs):
         _Pieces(graph).move([both[i] for both in joins])
+        without_repeats(graph)
 
 
 def _same(values: Sequence[object]) -> bool:

@@ -10,7 +10,7 @@ from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Node, Trace
 
-PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "matmul", "einsum", "mv"))
+PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "einsum", "mv"))
 ATTENTION = "scaled_dot_product_attention"
 
 
@@ -69,4 +69,6 @@ def factors(node: Node) -> Sequence[Node]:
         return list(node.args[1])
     if op == ATTENTION:
         return list(node.args[:3])
-    return [n for n in node.args if isinstance(n, type(node))][1 if op == "addmm" else 0 :][:2]
+    return [n for n in node.args if isinstance(n, type(node))][
+        1 if op in ("addmm", "baddbmm") else 0 :
+    ][:2]

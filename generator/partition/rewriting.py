@@ -6,6 +6,10 @@
     unbind(x)[i]                          ->  select(x, i)
     dropout(x)                            ->  x, unless a module trains
     torch.tensor(2.0)                     ->  full([], 2.0)
+    einsum("...i,i", x, y)                ->  einsum("abi,i->ab", x, y)
+    glu(x)                                ->  x[:h] * sigmoid(x[h:])
+    adaptive_avg_pool2d(x, 1)             ->  mean(x, [-2, -1])
+    repeat_interleave(x, n, i)            ->  flatten(expand(unsqueeze(x, i + 1)), i, i + 1)
 
 It is done before anything else, alike in the graphs of one function at several extents.
 """
@@ -13,7 +17,9 @@ It is done before anything else, alike in the graphs of one function at several 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from string import ascii_letters
 from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
@@ -23,6 +29,7 @@ CASTS = frozenset(("to", "_to_copy"))
 _SEEN = """
 view reshape _unsafe_view unflatten flatten permute transpose unsqueeze squeeze select slice
 """
+POOLS = tuple(f"adaptive_avg_pool{n}d" for n in (1, 2, 3))
 SEEN = frozenset(_SEEN.split())  # views of one tensor
 
 
@@ -36,6 +43,11 @@ def rewritten(graph: Any) -> None:
             _replace(graph, node, x)
     _without_type_as(graph)
     _without_unbind(graph)
+    _without_glu(graph)
+    _without_pools(graph)
+    for node in [n for n in graph.nodes if _is(n, "einsum")]:
+        ranks = [x.meta["val"].dim() for x in node.args[1]]
+        node.args = (spelled_out(node.args[0], ranks), *node.args[1:])
     complexes = _Complexes(graph)
     for node in [n for n in graph.nodes if _is(n, "view_as_real", "real", "imag")]:
         complexes.as_real(node)
@@ -130,6 +142,60 @@ def _without_unbind(graph: Any) -> None:
             dim = [*source.args[1:], *source.kwargs.values(), 0][0]
             given = (source.args[0], dim, number)
             _replace(graph, node, _added(graph, node, torch.ops.aten.select.int, given))
+
+
+def spelled_out(equation: str, ranks: Sequence[int]) -> str:
+    """Return an equation of einsum with a letter for every dim, and its result."""
+    given, arrow, result = equation.replace(" ", "").partition("->")
+    free = [c for c in ascii_letters if c not in equation]
+    operands, longest = list[str](), ""
+    for names, rank in zip(given.split(","), ranks, strict=True):
+        dims = "".join(free[: max(0, rank - len(names.replace(".", "")))][::-1])
+        longest = max(longest, dims, key=len)
+        operands.append(names.replace("...", dims))
+    once = sorted(c for c in {*given} - {*",."} if given.count(c) == 1)
+    result = result.replace("...", longest) if arrow else longest + "".join(once)
+    return f"{','.join(operands)}->{result}"
+
+
+def _without_glu(graph: Any) -> None:
+    import torch
+
+    for node in [n for n in graph.nodes if _is(n, "glu")]:
+        x, dim = [*node.args, *node.kwargs.values(), -1][:2]
+        half = int(node.meta["val"].shape[dim])
+        ends = ((0, half), (half, 2 * half))
+        slices = [torch.ops.aten.slice.Tensor] * 2
+        a, b = (_added(graph, node, f, (x, dim, *e)) for f, e in zip(slices, ends, strict=True))
+        gate = _added(graph, node, torch.ops.aten.sigmoid.default, (b,))
+        _replace(graph, node, _added(graph, node, torch.ops.aten.mul.Tensor, (a, gate)))
+
+
+def _without_pools(graph: Any) -> None:
+    import torch
+
+    for node in [n for n in graph.nodes if _is(n, *POOLS)]:
+        x, sizes = node.args[:2]
+        if all(size == 1 for size in sizes):
+            given = (x, [*range(-len(sizes), 0)], True)
+            _replace(graph, node, _added(graph, node, torch.ops.aten.mean.dim, given))
+
+
+def without_repeats(graph: Any) -> None:
+    """Write elements that are repeated in turn as a view that PyTorch copies and kernels do not."""
+    import torch
+
+    aten = torch.ops.aten
+    for node in [n for n in graph.nodes if _is(n, "repeat_interleave")]:
+        x, times, dim, *_ = [*node.args, *node.kwargs.values(), None, None]
+        if not isinstance(times, int) or not isinstance(dim, int):
+            continue
+        at = dim % x.meta["val"].dim()
+        sizes = [-1] * (x.meta["val"].dim() + 1)
+        sizes[at + 1] = times
+        one = _added(graph, node, aten.unsqueeze.default, (x, at + 1))
+        more = _added(graph, node, aten.expand.default, (one, sizes))
+        _replace(graph, node, _added(graph, node, aten.flatten.using_ints, (more, at, at + 1)))
 
 
 def _casts_last(graph: Any) -> None:

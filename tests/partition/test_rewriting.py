@@ -1,0 +1,84 @@
+"""Operators that are written in others before a function is cut."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cutting import cut, drawn, require_same, ways
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from mirage_kernels.generator.partition.rewriting import spelled_out
+
+
+def test_keys_repeated_for_the_heads_of_a_group_are_read_in_attention_s_kernel() -> None:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = (x.repeat_interleave(4, dim=1) for x in (k, v))
+        weights = torch.softmax(torch.tanh(q @ k.transpose(2, 3) / 30) * 30, -1)
+        return weights @ v
+
+    shapes = {"q": (2, 8, 1, 16), "k": (2, 2, 24, 16), "v": (2, 2, 24, 16)}
+    program = cut(run, [], **shapes)
+    assert ways(program) == [["matmul, div, tanh, mul, softmax, matmul"]]
+    require_same(program, run, **{n: drawn(*s) for n, s in shapes.items()})
+
+
+def test_a_gated_linear_unit_is_a_product_of_slices() -> None:
+    program = cut(F.glu, ["input"], input=(8, 96))
+    assert ways(program) == [["sigmoid, mul"]]
+    require_same(program, F.glu, input=drawn(5, 96))
+
+
+def test_a_pool_of_one_element_is_a_mean() -> None:
+    def run(x: Tensor) -> Tensor:
+        return x * torch.sigmoid(nn.AdaptiveAvgPool2d(1)(x))
+
+    program = cut(run, [], x=(2, 8, 6, 6))
+    assert ways(program) == [["mean, sigmoid, mul"]]
+    require_same(program, run, x=drawn(2, 8, 6, 6))
+
+
+def test_cosines_and_their_like_are_kernels() -> None:
+    def run(x: Tensor, y: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        mixed = torch.lerp(x, y, t) + torch.addcmul(x, y, t, value=0.5) - torch.addcdiv(x, y, t)
+        return F.cosine_similarity(x, y), torch.exp2(-mixed.abs()) + torch.log2(1 + mixed.square())
+
+    program = cut(run, ["x", "y"], x=(8, 96), y=(8, 96), t=(96,))
+    assert not any(text.startswith("[") for text in ways(program)[0])
+    require_same(program, run, x=drawn(5, 96), y=drawn(6, 96)[:5], t=drawn(96).abs() + 1)
+
+
+def test_a_sum_of_batched_products_is_a_product() -> None:
+    def run(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return torch.relu(torch.baddbmm(c, a, b, beta=0.5, alpha=2))
+
+    shapes = {"c": (4, 1, 24), "a": (4, 8, 16), "b": (4, 16, 24)}
+    program = cut(run, [], **shapes)
+    require_same(program, run, **{n: drawn(*s) for n, s in shapes.items()})
+
+
+@pytest.mark.parametrize(
+    ("equation", "ranks", "explicit"),
+    [
+        ("ij, jk -> ik", (2, 2), "ij,jk->ik"),
+        ("ij,jk", (2, 2), "ij,jk->ik"),
+        ("...qk,...kd->...qd", (4, 4), "baqk,bakd->baqd"),
+        ("...k,dk->...d", (3, 2), "bak,dk->bad"),
+        ("k...,k", (3, 1), "kba,k->ba"),
+    ],
+)
+def test_equations_are_spelled_out(equation: str, ranks: tuple[int, ...], explicit: str) -> None:
+    assert spelled_out(equation, ranks) == explicit
+    a, b = (torch.rand((3,) * rank) for rank in ranks)
+    torch.testing.assert_close(torch.einsum(equation, a, b), torch.einsum(explicit, a, b))
+
+
+def test_attention_whose_second_product_has_no_form_is_cut() -> None:
+    def run(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        weights = torch.softmax(torch.einsum("hd,hld->hl", q, k), -1)
+        return torch.einsum("hl,hld,d->hd", weights, v, g)
+
+    shapes = {"q": (4, 16), "k": (4, 24, 16), "v": (4, 24, 16), "g": (16,)}
+    program = cut(run, [], **shapes)
+    assert ways(program)[0][-1] == "[einsum]"
+    require_same(program, run, **{n: drawn(*s) for n, s in shapes.items()})
