@@ -24,6 +24,7 @@ from mirage_kernels.generator.meaning.walk import Reading, reading, results
 
 Part = npt.NDArray[np.generic]
 Parts = tuple[Part, ...]
+Places = dict[str, npt.NDArray[np.int64]]  # positions along dims, where they are not the first ones
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,13 @@ _INTEGER: dict[str, Callable[..., Part]] = {
 }
 
 
-def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[Array]:
-    """Return the reading that runs graphs on arrays; `sizes` are the extents of all dims."""
+def array_reading(
+    arithmetic: Arithmetic, sizes: Mapping[str, int], places: Places | None = None
+) -> Reading[Array]:
+    """Return the reading that runs graphs on arrays; `sizes` are the extents of all dims.
+
+    Positions along a dim are 0, 1, 2, ..., or those of `places`.
+    """
 
     def reduced(node: Node, args: Sequence[Array]) -> list[Array]:
         (x,) = args
@@ -126,7 +132,7 @@ def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[A
 
     rules = reading(
         {
-            Kind.SOURCE: lambda node, args: [_source(arithmetic, node, sizes)],
+            Kind.SOURCE: lambda node, args: [_source(arithmetic, node, sizes, places or {})],
             Kind.ELEMENTWISE: lambda node, args: [_elementwise(arithmetic, node, args)],
             Kind.REDUCE: reduced,
             Kind.STABILISER: reduced,
@@ -139,14 +145,15 @@ def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[A
     return rules
 
 
-def _source(arithmetic: Arithmetic, node: Node, sizes: Mapping[str, int]) -> Array:
+def _source(arithmetic: Arithmetic, node: Node, sizes: Mapping[str, int], places: Places) -> Array:
     """Return a constant, an extent or positions along a dim."""
     if node.op != "const" and node.over not in sizes:
         raise GraphError(f"{node.name}: there is no dim {node.over!r} here")
     if node.op == "iota":
         if node.out.type.names != (node.over,):
             raise GraphError(f"{node.name}: positions along {node.over} are {node.out.type}")
-        return Array((node.over,), (np.arange(sizes[node.over]),), real=False)
+        found = places.get(node.over, np.arange(sizes[node.over]))
+        return Array((node.over,), (found,), real=False)
     value = node.value if node.op == "const" else sizes[node.over]
     if node.out.type.dtype is DType.INT32:
         return Array((), (np.asarray(int(value)),), real=False)

@@ -36,6 +36,7 @@ from mirage_kernels.generator.meaning.field import (
 )
 from mirage_kernels.generator.meaning.walk import walk
 from mirage_kernels.generator.search.cases import seen_dims
+from mirage_kernels.generator.search.places import places_of
 from mirage_kernels.generator.search.sketch import BOTH, GRID, LOOP, Dims, Step, View
 from mirage_kernels.generator.search.values import LOAD, Saturation, Value, Values
 
@@ -61,7 +62,7 @@ class Fingerprints:
         self.spec, self.field = spec, Field(_PRIME, 4, 0x5DEECE66D, exponents, total=True)
         self.arithmetic = _looked_up(self.field)
         sizes = {d: _WHOLE if d in long else _SHORT for d in seen_dims(spec)}
-        self._reading = array_reading(self.arithmetic, sizes)
+        self._reading = array_reading(self.arithmetic, sizes, places_of(spec, sizes))
         rng = np.random.default_rng(_SEED)
         self.tensors: dict[str, Array] = {}
         for node in spec.inputs:

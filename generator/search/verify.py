@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mirage_kernels.generator.errors import GraphError, UndefinedError, VerifyError
 from mirage_kernels.generator.ir import Dim, DType, Graph, Json, Node, retile
 from mirage_kernels.generator.ir.codec import to_data
-from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.arrays import Array, Places, array_reading
 from mirage_kernels.generator.meaning.degree import failure_probability
 from mirage_kernels.generator.meaning.field import (
     SAFE_PRIMES,
@@ -29,6 +29,7 @@ from mirage_kernels.generator.meaning.field import (
 )
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.search.cases import Case, smaller, tiles_of
+from mirage_kernels.generator.search.places import places_of
 
 Sizes = Mapping[str, int]
 Ints = npt.NDArray[np.int64]
@@ -93,7 +94,15 @@ class Prover:
 
     def __init__(self, spec: Graph, *, range_of: RangeOf | None = None) -> None:
         self.spec, self.range_of = spec, range_of or self.any_length
+        self._places: dict[tuple[tuple[str, int], ...], Places] = {}
         self._references: dict[tuple[int, tuple[tuple[str, int], ...]], Reference] = {}
+
+    def places(self, sizes: Sizes) -> Places:
+        """Return which positions these extents stand for."""
+        key = tuple(sizes.items())
+        if key not in self._places:
+            self._places[key] = places_of(self.spec, sizes)
+        return self._places[key]
 
     def any_length(self, name: str, sizes: Sizes) -> tuple[int, int]:
         """Return the range of a length or position when the recipe says none."""
@@ -129,7 +138,8 @@ class Prover:
         try:
             tiled, what = retile(candidate, case.tiles), "evaluated"
             reference = self.reference(case.sizes, seed)
-            reading = array_reading(field_arithmetic(reference.field), case.sizes)
+            arithmetic = field_arithmetic(reference.field)
+            reading = array_reading(arithmetic, case.sizes, self.places(case.sizes))
             made = results(tiled, reference.inputs, reading)
         except GraphError as error:
             raise VerifyError(f"the candidate cannot be {what}: {error.sentence}") from error
@@ -152,7 +162,7 @@ class Prover:
             exponents = bool(self.spec.of("exp"))
             field = draw_field(seed + attempt * RETRY_STRIDE, exponents=exponents)
             inputs = self.random_inputs(sizes, field, (seed, attempt), raised=raised)
-            reading = array_reading(field_arithmetic(field), sizes)
+            reading = array_reading(field_arithmetic(field), sizes, self.places(sizes))
             try:
                 made = Reference(field, inputs, results(self.spec, inputs, reading))
             except UndefinedError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ from cutting import cut, drawn, really_made, require_same, ways
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.errors import RecipeError, VerifyError
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.frontend.references import require_reference
-from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.ir import DType, Graph, Node
+from mirage_kernels.generator.pipeline import proof_cases
 from mirage_kernels.generator.recipe import trace
+from mirage_kernels.generator.search.cases import small_cases
+from mirage_kernels.generator.search.verify import prove
 
 HIDDEN = -math.inf
 
@@ -130,3 +134,31 @@ def test_a_mask_is_no_result_of_one_kernel() -> None:
 
     with pytest.raises(RecipeError, match="mask returns positions or a mask"):
         from_torch(mask, {"x": torch.empty(4, 4)})
+
+
+def windowed(scores: Tensor) -> Tensor:
+    rows, keys = scores.shape[-2:]
+    at, key = torch.arange(keys - rows, keys)[:, None], torch.arange(keys)[None, :]
+    seen = (key <= at) & (key > at - 20)
+    return torch.softmax(scores.masked_fill(~seen, HIDDEN), -1)
+
+
+def changed(graph: Graph, change: Callable[[Node], Node]) -> Graph:
+    body = [n if n.body is None else replace(n, body=changed(n.body, change)) for n in graph.nodes]
+    return replace(graph, nodes=tuple(change(n) for n in body))
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_window_of_positions_is_a_kernel_that_keeps_both_of_its_sides(side: int) -> None:
+    def one_sided(node: Node) -> Node:
+        return replace(node, args=(node.args[side],) * 2) if node.op == "both" else node
+
+    program = cut(windowed, [], really_made, scores=(4, 24, 72))
+    assert ways(program) == [["masked_fill, softmax"]]
+    require_same(program, windowed, scores=drawn(4, 24, 72))
+    (made,) = program.results
+    spec = trace(made.request.recipe, made.request.shape, made.request.dtype)
+    cases = [*small_cases(spec), *proof_cases(made.record)]
+    prove(spec, made.record.graph, cases, seed=3)
+    with pytest.raises(VerifyError, match="not equal"):
+        prove(spec, changed(made.record.graph, one_sided), cases, seed=3)
