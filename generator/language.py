@@ -151,6 +151,16 @@ def mish(x: Tensor) -> Tensor:
     return apply("mish", x)
 
 
+def sin(x: Tensor) -> Tensor:
+    """The sine of x."""
+    return apply("sin", x)
+
+
+def cos(x: Tensor) -> Tensor:
+    """The cosine of x."""
+    return apply("cos", x)
+
+
 def elu(x: Tensor) -> Tensor:
     """x where it is positive, exp(x) - 1 elsewhere."""
     return apply("elu", x)

@@ -55,7 +55,10 @@ ELEMENTWISE = {
     ),
     "elu": "tl.maximum({0}, 0) + tl.exp(tl.minimum({0}, 0)) - 1",
     "tanh": "2 * tl.sigmoid(2 * {0}) - 1",
+    "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})",
 }
+_OWN = {"max": "maximum", "abs": "magnitude", "sin": "sine", "cos": "cosine"}
 _NAMES = re.compile(r"(?<!::)\b[A-Za-z_]\w*")
 
 
@@ -150,7 +153,7 @@ def vocabulary(op: str) -> str:
     """Return an elementwise op's name in csrc/tile/math/elementwise.cuh."""
     if op not in ELEMENTWISE:
         raise PlanError(f"the device vocabulary has no op {op!r} yet", "see csrc/tile/")
-    return {"max": "maximum", "abs": "magnitude"}.get(op, op)  # they would meet CUDA's own
+    return _OWN.get(op, op)  # they would meet CUDA's own
 
 
 def shared_at(s: Statement) -> str:

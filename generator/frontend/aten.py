@@ -244,7 +244,7 @@ def _einsum(s: Steps, equation: str, operands: Sequence[Tensor], path: object = 
 
 _UNARY = (
     *("exp", "log", "sqrt", "rsqrt", "sigmoid", "silu", "tanh", "relu", "neg", "square"),
-    *("abs", "mish"),
+    *("abs", "mish", "sin", "cos"),
 )
 _SAME = ("to", "_to_copy", "contiguous", "clone", "detach", "alias", "expand", "type_as")
 ATEN: Mapping[str, Callable[..., Any]] = {

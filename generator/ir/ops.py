@@ -36,7 +36,7 @@ class Op:
 _UNARY = (
     *("neg", "exp", "log", "sqrt", "rsqrt", "square"),
     *("sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
-    *("abs", "softplus", "mish", "elu"),
+    *("abs", "softplus", "mish", "elu", "sin", "cos"),
 )
 
 OPS: dict[str, Op] = {

@@ -36,7 +36,7 @@ SAFE_PRIMES = (2147483579, 2147483123, 2147482763, 2147481563)
 
 LAWLESS = (
     *("sqrt", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
-    *("abs", "softplus", "mish", "elu"),
+    *("abs", "softplus", "mish", "elu", "sin", "cos"),
 )
 
 WHOLE_BELOW = 2.0**53  # numbers from here on are like those that are not whole

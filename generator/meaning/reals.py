@@ -69,6 +69,8 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "softplus": _one(_softplus),
     "mish": _one(lambda x: x * np.tanh(_softplus(x))),
     "elu": _one(_elu),
+    "sin": _one(np.sin),
+    "cos": _one(np.cos),
     "max": _one(np.maximum),
     "add": _one(np.add),
     "sub": _one(np.subtract),

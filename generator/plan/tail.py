@@ -23,6 +23,8 @@ LARGEST_EXPONENT = 88.0  # whose exponential is an fp32 number
 PAST: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("neg", "silu", "gelu", "gelu_tanh", "tanh", "relu"), lambda a: a),
     **dict.fromkeys(("abs", "mish", "elu"), lambda a: a),
+    "sin": math.sin,
+    "cos": math.cos,
     "softplus": lambda a: max(a, 0.0) + math.log1p(math.exp(-abs(a))),
     "square": lambda a: a * a,
     "sqrt": lambda a: math.sqrt(a) if a >= 0 else math.nan,

@@ -44,7 +44,7 @@ MASK = DType.FP16  # of truth values in shared memory: 1 and 0
 ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the tensor cores' instruction
 RESCALE = "_rescale"  # behind the name of a running maximum: its factor
 DEAR = {"exp": 5, "log": 8, "sqrt": 6, "rsqrt": 6, "sigmoid": 10, "silu": 10, "tanh": 20} | {
-    **dict.fromkeys(("gelu", "mish", "softplus", "elu"), 25),
+    **dict.fromkeys(("gelu", "mish", "softplus", "elu", "sin", "cos"), 25),
     **{"gelu_tanh": 12, "div": 4},
 }  # warp instructions of operations that take many
 OFTEN = 8  # times that a dear operation is computed again at most

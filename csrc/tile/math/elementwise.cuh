@@ -140,6 +140,8 @@ MIRAGE_TILE_UNARY(relu, Relu, larger(a, 0.0f))
 MIRAGE_TILE_UNARY(magnitude, Magnitude, fabsf(a))
 MIRAGE_TILE_UNARY(softplus, Softplus, softplus_of(a))
 MIRAGE_TILE_UNARY(mish, Mish, mish_of(a))
+MIRAGE_TILE_UNARY(sine, Sine, sinf(a))
+MIRAGE_TILE_UNARY(cosine, Cosine, cosf(a))
 MIRAGE_TILE_UNARY(elu, Elu, elu_of(a))
 
 #undef MIRAGE_TILE_UNARY
