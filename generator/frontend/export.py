@@ -57,7 +57,8 @@ def exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor])
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what is called of a function or module, without decorators."""
-    return inspect.unwrap(getattr(function, "forward", function))
+    called: Callable[..., Any] = inspect.unwrap(getattr(function, "forward", function))
+    return called
 
 
 def _line_of(function: Callable[..., Any], error: BaseException) -> str:

@@ -161,14 +161,14 @@ def spelled_out(equation: str, ranks: Sequence[int]) -> str:
 def _without_glu(graph: Any) -> None:
     import torch
 
+    aten = torch.ops.aten
     for node in [n for n in graph.nodes if _is(n, "glu")]:
         x, dim = [*node.args, *node.kwargs.values(), -1][:2]
         half = int(node.meta["val"].shape[dim])
         ends = ((0, half), (half, 2 * half))
-        slices = [torch.ops.aten.slice.Tensor] * 2
-        a, b = (_added(graph, node, f, (x, dim, *e)) for f, e in zip(slices, ends, strict=True))
-        gate = _added(graph, node, torch.ops.aten.sigmoid.default, (b,))
-        _replace(graph, node, _added(graph, node, torch.ops.aten.mul.Tensor, (a, gate)))
+        a, b = (_added(graph, node, aten.slice.Tensor, (x, dim, *each)) for each in ends)
+        gate = _added(graph, node, aten.sigmoid.default, (b,))
+        _replace(graph, node, _added(graph, node, aten.mul.Tensor, (a, gate)))
 
 
 def _without_pools(graph: Any) -> None:
@@ -187,7 +187,8 @@ def without_repeats(graph: Any) -> None:
 
     aten = torch.ops.aten
     for node in [n for n in graph.nodes if _is(n, "repeat_interleave")]:
-        x, times, dim, *_ = [*node.args, *node.kwargs.values(), None, None]
+        given = dict(zip(("x", "repeats", "dim"), node.args, strict=False)) | node.kwargs
+        x, times, dim = given["x"], given.get("repeats"), given.get("dim")
         if not isinstance(times, int) or not isinstance(dim, int):
             continue
         at = dim % x.meta["val"].dim()
