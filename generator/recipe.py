@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -340,12 +341,19 @@ def _function_of(module: ModuleType, name: str) -> Function | None:
     inputs = getattr(module, "example_inputs", getattr(module, "get_inputs", None))
     if inputs is None:
         raise RecipeError(
-            f"{module.__name__}.py has {named.__name__}, but no inputs to trace it with",
+            f"{module.__name__}.py has {name}, but no inputs to trace it with",
             'write example_inputs = {"x": torch.empty(8, 4096)}, or a function get_inputs()',
         )
-    given = inputs() if callable(inputs) else inputs
     first: Callable[[], list[object]] = getattr(module, "get_init_inputs", list)
-    function = named(*first()) if isinstance(named, type) else named
+    try:
+        given = inputs() if callable(inputs) else inputs
+        given = [given] if hasattr(given, "stride") else given  # a single tensor
+        function = named(*first()) if isinstance(named, type) else named
+    except Exception as error:  # the file is the user's: it may raise anything
+        raise RecipeError(
+            f"{module.__name__}.py, {name}: {type(error).__name__}: {error}",
+            "a class is called with what get_init_inputs() returns, example_inputs with nothing",
+        ) from error
     return Function(function, given, getattr(module, "dynamic", None) or {})
 
 
@@ -355,6 +363,9 @@ def _run_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise RecipeError(f"recipe file {path} cannot be read as Python")
     module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:  # as Python does for a program: modules beside it are found
+        sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
     except RecipeError:

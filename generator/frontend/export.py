@@ -105,6 +105,30 @@ def operator_of(node: Any) -> str:
     return name if own else name.rstrip("_")
 
 
+def require_examples(
+    name: str, given: Mapping[str, object], dynamic: Mapping[str, Mapping[int, str]]
+) -> None:
+    """Raise RecipeError for an example that is no tensor, and a dynamic dim that none has."""
+    import torch
+
+    tensors = dict[str, torch.Tensor]()
+    for own, value in given.items():
+        if not isinstance(value, torch.Tensor):
+            raise RecipeError(
+                f"the example of {name}'s {own} is of {type(value).__name__}, no tensor",
+                "examples are tensors; give other arguments a default, or wrap the function",
+            )
+        tensors[own] = value
+    for own, dims in dynamic.items():
+        wrong = [d for d in dims if own in tensors and not 0 <= d < tensors[own].dim()]
+        if own not in tensors or wrong:
+            raise RecipeError(
+                f"`dynamic` names {f'dim {wrong[0]} of ' if wrong else ''}{own}, "
+                f"which the examples of {name} do not have",
+                f"they are {', '.join(f'{n} with {x.dim()} dims' for n, x in tensors.items())}",
+            )
+
+
 def fake(examples: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return tensors without memory on the CPU, where a module's parameters are."""
     import torch

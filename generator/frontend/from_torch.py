@@ -23,6 +23,7 @@ from mirage_kernels.generator.frontend.export import (
     name_of,
     place_of,
     plain,
+    require_examples,
 )
 from mirage_kernels.generator.frontend.portions import Portion, Traced, traced
 from mirage_kernels.generator.frontend.positional.lower import flat, sizes_of
@@ -58,6 +59,7 @@ def from_torch(
     that kernels cannot be made of, and for a function whose program depends on a dynamic extent.
     """
     dynamic, given = dynamic or {}, by_name(function, example_inputs)
+    require_examples(name_of(function), given, dynamic)
     more = (0, OTHER) if dynamic else (0,)
     portions = [_portion(function, longer_by(given, dynamic, by)) for by in more]
     return portions_recipe(name or name_of(function), function, portions, dynamic, order=[*given])

@@ -21,6 +21,7 @@ from mirage_kernels.generator.frontend.export import (
     name_of,
     operator_of,
     place_of,
+    require_examples,
     returned_by,
 )
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
@@ -69,7 +70,9 @@ class Trace:
 
     def __init__(self, function: Function, dtype: torch.dtype) -> None:
         self.function, self.dtype, dynamic = function, dtype, function.dynamic
-        run, given = _in_type(function, dtype)
+        given = by_name(function.run, function.examples)
+        require_examples(function.named, given, dynamic)
+        run, given = _in_type(function.run, given, dtype)
         dims = dict.fromkeys(d for each in dynamic.values() for d in each.values())
         more = {dim: STEP * (i + 1) for i, dim in enumerate(dims)}
         both = [longer_by(given, dynamic, by) for by in ({}, more)[: 1 + bool(dims)]]
@@ -354,7 +357,7 @@ def _used(nodes: Sequence[Node], results: Sequence[Node]) -> list[Node]:
 
 
 def _in_type(
-    function: Function, dtype: torch.dtype
+    run: Callable[..., Any], given: Mapping[str, torch.Tensor], dtype: torch.dtype
 ) -> tuple[Callable[..., Any], dict[str, torch.Tensor]]:
     """Return a function and its examples in the type that kernels store.
 
@@ -362,7 +365,6 @@ def _in_type(
     """
     import torch
 
-    given, run = by_name(function.run, function.examples), function.run
     own = [*given.values(), *(run.parameters() if isinstance(run, torch.nn.Module) else ())]
     mixed = any(x.is_floating_point() and x.element_size() == 2 for x in own)
     if isinstance(run, torch.nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.program import partitioned
 from mirage_kernels.generator.partition.trace import Function
+from mirage_kernels.generator.recipe import load_function
 from mirage_kernels.program_steps import SteppedProgram
 
 
@@ -118,3 +120,37 @@ def test_a_module_of_16_bits_is_generated_in_either_type() -> None:
     assert types["linear_weight"] == types["x"] == "float16"
     assert types["scale"] == "float32"
     assert layer.linear.weight.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("given", "dynamic", "said"),
+    [
+        ({"x": torch.empty(8), "n": 2.0}, {}, "the example of f's n is of float, no tensor"),
+        ({"x": torch.empty(8)}, {"y": {0: "M"}}, "names y, which the examples of f do not have"),
+        ({"x": torch.empty(8)}, {"x": {1: "M"}}, "names dim 1 of x, which the examples of f do"),
+    ],
+)
+def test_examples_that_are_no_tensors_and_dims_of_none_are_named(
+    given: Any, dynamic: Any, said: str
+) -> None:
+    with pytest.raises(RecipeError, match=said):
+        partitioned(Function(torch.relu, given, dynamic, "f"), DType.BF16, "sm_90a", made)
+
+
+def test_a_file_finds_the_modules_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside_whole_functions.py").write_text("def twice(x): return x * 2\n")
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom beside_whole_functions import twice\nexample_inputs = torch.empty(8)\n"
+    )
+    function = load_function(f"{tmp_path}/mine.py:twice")
+    assert function is not None
+    assert ways(partitioned(function, DType.BF16, "sm_90a", made)) == [["mul"]]
+
+
+def test_a_class_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nclass Layer(torch.nn.Module):\n    def __init__(self, n): pass\n"
+        "example_inputs = torch.empty(8)\n"
+    )
+    with pytest.raises(RecipeError, match=r"mine.py, Layer: TypeError: .* missing 1 required"):
+        load_function(f"{tmp_path}/mine.py:Layer")
