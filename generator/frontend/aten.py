@@ -117,10 +117,16 @@ def _power(s: Steps, x: Operand, power: Operand) -> Tensor:
         0.5: lambda x: s("sqrt", x),
         -0.5: lambda x: s("rsqrt", x),
         -1.0: lambda x: s("div", 1.0, x),
+        1.5: lambda x: s("mul", x, s("sqrt", x)),
+        4.0: lambda x: s("square", s("square", x)),
+        -2.0: lambda x: s("div", 1.0, s("square", x)),
     }
+    if isinstance(x, int | float) and x > 0 and isinstance(power, Tensor):
+        return s("exp", s("mul", power, math.log(x)))
     if isinstance(x, Tensor) and isinstance(power, int | float) and float(power) in known:
         return known[float(power)](x)
-    raise GraphError(f"pow with the exponent {power!r}", f"exponents: {', '.join(map(str, known))}")
+    said = "a tensor" if isinstance(power, Tensor) else repr(power)
+    raise GraphError(f"pow with the exponent {said}", f"exponents: {', '.join(map(str, known))}")
 
 
 def _weight_norm(s: Steps, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any
 
+from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.export import operator_of
 
 Node = Any  # torch.fx.Node
@@ -52,6 +53,37 @@ def rewritten(graph: Any) -> None:
     for node in [n for n in graph.nodes if _is(n, "view_as_real", "real", "imag")]:
         complexes.as_real(node)
     _casts_last(graph)
+
+
+AUTOCAST = "wrap_with_autocast"
+WRAPPERS = {"wrap_with_set_grad_enabled": 1, AUTOCAST: 4}  # where the body stands
+
+
+def without_wrappers(graph: Any, owner: Any) -> None:
+    """Put what `no_grad` and a disabled `autocast` enclose in their place.
+
+    `owner` is the module that has the graph. Raises RecipeError for `autocast` that casts.
+    """
+    for node in [n for n in graph.nodes if str(n.target) in WRAPPERS]:
+        at = WRAPPERS[str(node.target)]
+        if str(node.target) == AUTOCAST and node.args[2]:
+            raise RecipeError(
+                f"it calls operators under autocast to {node.args[1]}",
+                "cast the tensors, or disable autocast",
+            )
+        body = getattr(owner, node.args[at].target)
+        without_wrappers(body.graph, body)
+        given = [n for n in body.graph.nodes if n.op == "placeholder"]
+        copied = dict(zip(given, node.args[at + 1 :], strict=True))
+        with graph.inserting_before(node):
+            made = graph.graph_copy(body.graph, copied)
+        several = made if isinstance(made, list | tuple) else [made]
+        for user in [*node.users]:
+            user.replace_all_uses_with(several[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+    for node in [n for n in graph.nodes if n.op == "get_attr" and not n.users]:
+        graph.erase_node(node)
 
 
 def with_numbers(program: Any) -> None:

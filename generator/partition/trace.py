@@ -33,6 +33,7 @@ from mirage_kernels.generator.partition.rewriting import (
     constants_of,
     regions,
     with_numbers,
+    without_wrappers,
 )
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Trace:
         self.run, self.examples = run, both[0]
         self.programs = [exported(run, examples) for examples in both]
         for program in self.programs:
+            without_wrappers(program.graph, program.graph_module)
             with_numbers(program)
         in_pieces([program.graph for program in self.programs])
         copies = [copies_in(program.graph) for program in self.programs]
@@ -90,8 +92,10 @@ class Trace:
                 "make that dim static, or take extents from the tensors' shapes",
             )
         self.pairs = dict(zip(first, last, strict=True))
-        self.inputs = input_names(self.programs[0])
-        self.called = {n: c for n, c in called_names(self.programs[0]).items() if c != n.name}
+        named = input_names(self.programs[0])
+        self.inputs = {n: f"{name}_" if name in TAKEN else name for n, name in named.items()}
+        self.called = {n: name for n, name in named.items() if name in TAKEN}
+        self.called |= {n: c for n, c in called_names(self.programs[0]).items() if c != n.name}
         self.extents = {
             dim: (int(both[0][name].shape[at]), int(both[-1][name].shape[at]))
             for name, each in dynamic.items()

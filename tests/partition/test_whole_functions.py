@@ -154,3 +154,43 @@ def test_a_class_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(RecipeError, match=r"mine.py, Layer: TypeError: .* missing 1 required"):
         load_function(f"{tmp_path}/mine.py:Layer")
+
+
+def test_what_no_grad_and_a_disabled_autocast_enclose_is_the_function_s() -> None:
+    @torch.no_grad()
+    def run(x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cpu", enabled=False):
+            y = x.detach() * 2
+            with torch.enable_grad():
+                return y.exp(), y + 1
+
+    program = cut(run, ["x"], x=(8, 96))
+    assert ways(program) == [["mul, exp, add"]]
+    require_same(program, run, x=drawn(5, 96))
+
+
+def test_autocast_that_casts_is_refused() -> None:
+    def run(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ x.t()
+
+    with pytest.raises(RecipeError, match=r"under autocast to torch.bfloat16"):
+        cut(run, [], x=(8, 96))
+
+
+def test_inputs_may_have_names_that_emitted_files_need() -> None:
+    def run(out: Tensor, result: Tensor) -> Tensor:
+        return out * result
+
+    program = cut(run, ["out"], out=(8, 96), result=(96,))
+    assert ways(program) == [["mul"]]
+    require_same(program, run, out=drawn(5, 96), result=drawn(96))
+
+
+def test_powers_have_forms() -> None:
+    def run(x: Tensor) -> Tensor:
+        return x**1.5 + x**4 + x**-2 + 0.5**x
+
+    program = cut(run, ["x"], x=(8, 96))
+    assert ways(program) == [["pow, pow, add, pow, add, pow, add"]]
+    require_same(program, run, x=drawn(5, 96).abs() + 1)
