@@ -187,6 +187,9 @@ class Trace:
                     raise GraphError(f"it takes {self._said(given)}, which no kernel takes")
                 if any(memory_of(self, n) in self.inputs for n in written_by(node)):
                     raise GraphError("it writes over an input")
+                for n in written_by(node):
+                    if (n in reasons and mutates(n)) or self._is_shown(n, node):
+                        raise GraphError("it writes over what others look at")
                 found[node] = applied(program, node, found)
             except (GraphError, RecipeError) as error:
                 reasons[node] = error.sentence
@@ -194,6 +197,19 @@ class Trace:
                     reasons.setdefault(node.args[0], error.sentence)  # one of its results
                 found[node] = self._input(program, node)
         return reasons, found
+
+    @cached_property
+    def _order(self) -> dict[Node, int]:
+        return {n: i for i, n in enumerate(self.programs[0].graph.nodes)}
+
+    def _is_shown(self, written: Node, by: Node) -> bool:
+        """Say whether what an operator writes over is a view, or others look at it or take it."""
+        if written.op == "call_function" and base_of(self, written) is not written:
+            return True
+        others = (u for u in written.users if u is not by)
+        return any(
+            u.op == "output" or is_view(u) or self._order[u] > self._order[by] for u in others
+        )
 
     def _said(self, node: Node) -> str:
         """Return the name of a value that no kernel takes, with its type."""

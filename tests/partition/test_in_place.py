@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cutting import cut, drawn, ways
+from cutting import cut, drawn, require_same, ways
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -125,3 +125,37 @@ def test_a_function_without_results_is_refused_in_a_sentence() -> None:
 
     with pytest.raises(RecipeError, match="returns something else than tensors"):
         cut(nothing, ["x", "cache"], x=(5, 16), cache=(5, 16))
+
+
+def slice_of_a_value(x: Tensor) -> Tensor:
+    out = x * 2
+    part = out[:, 10:]
+    part += x[:, 10:]
+    return out
+
+
+def view_of_a_value(x: Tensor) -> Tensor:
+    out = x * 2
+    out.view(-1).exp_()
+    return out
+
+
+def value_that_a_view_shows(x: Tensor) -> tuple[Tensor, Tensor]:
+    out = x * 2
+    part = out[:, :3]
+    out.mul_(2).add_(1)
+    return part + 0, out
+
+
+@pytest.mark.parametrize("run", [slice_of_a_value, view_of_a_value, value_that_a_view_shows])
+def test_what_is_written_over_while_others_look_at_it_is_pytorch_s(run: Callable[..., Any]) -> None:
+    program = cut(run, ["x"], x=(8, 96))
+    assert any(text in ("[add]", "[exp]") for text in ways(program)[0])
+    require_same(program, run, x=drawn(5, 96))
+
+
+def test_a_value_of_its_own_is_computed_anew() -> None:
+    def run(x: Tensor) -> Tensor:
+        return (x * 2).mul_(3).relu_()
+
+    assert ways(cut(run, ["x"], x=(8, 96))) == [["mul, mul, relu"]]
