@@ -49,6 +49,14 @@ def no_kernel_file_sentence(file: object, reason: str) -> str:
     )
 
 
+def other_document_sentence(file: object, lacks: str) -> str:
+    """Say that a program is of another version of the generator."""
+    return (
+        f"{file} is of another version of mirage-kernels (it lacks {lacks}); "
+        "`mirage-kernels generate` and `compile` make the program anew"
+    )
+
+
 def no_kernels_sentence(folder: object) -> str:
     """Say that a folder has nothing to load, and what would write it."""
     return f"{folder} holds no compiled kernels; `mirage-kernels compile {folder}` makes them"

@@ -36,7 +36,7 @@ from mirage_kernels.kernel_files import (
     shared_objects,
 )
 from mirage_kernels.program_checks import TYPES, arch_number, runs_on, tensor_misfit
-from mirage_kernels.program_steps import SteppedProgram, kernels_of
+from mirage_kernels.program_steps import SteppedProgram, kernels_of, read_document
 
 
 @dataclass(frozen=True)
@@ -190,14 +190,15 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
     kernels for ops, `rms_norm_linear/K5120_N7168_fp16`, and of all programs. A folder may be loaded
     again. Raises FileNotFoundError for a folder without any, saying how to compile them, and
     ImportError for a shared object that is none, that was compiled for another version of the
-    library or another architecture than its build's, or that holds a kernel of an earlier file.
+    library or another architecture than its build's, or that holds a kernel of an earlier file, and
+    for a program that another version generated.
     """
     libraries = shared_objects(folder)
     documents = [file.resolve() for file in sorted(Path(folder).rglob(f"*{DOCUMENT}"))]
     if not libraries and not documents:
         raise FileNotFoundError(no_kernels_sentence(folder))
     found = [kernel for file, library in libraries.items() for kernel in _read(file, library)]
-    read = {str(file): json.loads(file.read_text()) for file in documents}
+    read = {str(file): read_document(file) for file in documents}
     names = _added_to_ops({f: lib for f, lib in libraries.items() if serves_op(lib)})
     _kernels.update({kernel.key: kernel for kernel in found})
     _documents.update(read)

@@ -7,16 +7,19 @@ name, and for each range of its dynamic extents, the steps. Extents are numbers,
 
 from __future__ import annotations
 
+import json
 import operator
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mirage_kernels.assumptions import NOTHING, assumed
+from mirage_kernels.errors import other_document_sentence
 
 Values = dict[str, Any]  # tensors by name
 Extents = Mapping[str, int]
@@ -193,6 +196,14 @@ def _text(shape: Sequence[Any]) -> str:
         for e in shape
     ]
     return f"[{', '.join(words)}]"
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """Return what a file says of a program; raises ImportError for one of another version."""
+    document: dict[str, Any] = json.loads(file.read_text())
+    if lost := sorted({"inputs", "ways", "constants", "returns"} - {*document}):
+        raise ImportError(other_document_sentence(file, ", ".join(lost)))
+    return document
 
 
 def kernels_of(document: Mapping[str, Any]) -> list[str]:

@@ -265,3 +265,9 @@ def test_pairs_are_turned_and_a_state_stays_in_fp32(stepped: Path) -> None:
     found = mirage_kernels.program("stepped")(x=x, freqs=freqs, A=decay, S=state)
     assert ((state.double() - exact).norm() / exact.norm()) < 1e-5
     assert ((found.double() - exact.sum(-1)).norm() / exact.sum(-1).norm()) < 1e-2
+
+
+def test_a_program_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "old_bf16.program.json").write_text('{"name": "old", "inputs": [], "ways": []}')
+    with pytest.raises(ImportError, match=r"lacks constants, returns\); `mirage-kernels generate`"):
+        mirage_kernels.load(tmp_path)
