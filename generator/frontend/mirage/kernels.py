@@ -142,13 +142,14 @@ def _document(result: Result, found: MuGraph, names: Sequence[str]) -> dict[str,
     program, sizes = found.program, sizes_of(graph)
     for name, layout in zip(graph.outputs, lowered.outputs, strict=True):
         assert graph.values[name].type.names == flat(layout), "results are stored row-major"
+    results = [{"value": f"result_{i}"} for i in range(len(program.outputs))]
     step = {
         "kernel": f"{record.recipe}_{record.stem}",
         "inputs": [
             {"value": name, "one": False} | _placed(layout, node.out.type.names, sizes)
             for name, node, layout in zip(names, graph.inputs, lowered.inputs, strict=True)
         ],
-        "results": [{"value": f"result_{i}"} | _tensor(t) for i, t in enumerate(program.outputs)],
+        "results": [r | _tensor(t) for r, t in zip(results, program.outputs, strict=True)],
         "last": [],
     }
     return {
@@ -156,7 +157,8 @@ def _document(result: Result, found: MuGraph, names: Sequence[str]) -> dict[str,
         "dtype": record.dtype,
         "arch": record.arch,
         "inputs": [{"name": n} | _tensor(t) for n, t in zip(names, program.inputs, strict=True)],
-        "results": [f"result_{i}" for i in range(len(program.outputs))],
+        "constants": [],
+        "returns": results[0] if len(results) == 1 else {"tuple": results},
         "ways": [{"most": {}, "steps": [step]}],
     }
 
