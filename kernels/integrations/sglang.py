@@ -27,13 +27,14 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.attention import gqa
+from mirage_kernels.integrations import asks_for
 from mirage_kernels.norm_ops import rms_norm
 from mirage_kernels.support import supports
 
 NAME = "mirage_kernels"
 LEAST_PAGE = 16  # tokens; smaller pages are read one by one
 POOL = "MHATokenToKVPool"  # of which all layers have the same slots
-# What `gqa` computes, of what a backend, a layer and a batch may ask for; versions lack some.
+# What our kernels compute, of what these may ask for; versions lack some.
 _OF_BACKEND = {"use_mla": False, "dcp_size": 1, "enable_deterministic": False}
 _OF_LAYER = {
     "is_cross_attention": False,
@@ -42,6 +43,12 @@ _OF_LAYER = {
     "xai_temperature_len": -1,
 }
 _OF_BATCH = {"spec_info": None}
+_OF_NORM = {
+    "variance_size_override": None,
+    "cast_x_before_out_mul": False,
+    "fp32_residual": False,
+    "_quant_linear": None,
+}
 _HALVES = (torch.float16, torch.bfloat16)
 _LAYERS = "sglang.srt.layers"
 
@@ -125,23 +132,12 @@ def norm(
 
 def _norm_is_served(self: Norm, x: Tensor) -> bool:
     """Say whether `rms_norm` computes what a norm asks for."""
-    asked = {
-        "variance_size_override": None,
-        "cast_x_before_out_mul": False,
-        "fp32_residual": False,
-        "_quant_linear": None,
-    }
     module = sys.modules.get(f"{_LAYERS}.layernorm")
     is_invariant = getattr(module, "is_batch_invariant_mode_enabled", None)
-    if not _asks_for(self, asked) or (is_invariant is not None and is_invariant()):
+    if not asks_for(self, _OF_NORM) or (is_invariant is not None and is_invariant()):
         return False
     is_type = x.dtype == self.weight.dtype and x.dtype in _HALVES and x.numel() > 0
     return is_type and supports("rms_norm", K=x.shape[-1], dtype=x.dtype, device=x.device)
-
-
-def _asks_for(what: object, wanted: Mapping[str, object]) -> bool:
-    """Say whether attributes have the wanted values, as far as they are there."""
-    return all(getattr(what, name, value) == value for name, value in wanted.items())
 
 
 @cache
@@ -161,7 +157,7 @@ def backend_class() -> type:
     ) -> Tensor:
         pool = pool_of(self, forward_batch, q.dtype)
         asked = (self, _OF_BACKEND), (layer, _OF_LAYER), (forward_batch, _OF_BATCH)
-        plain = all(_asks_for(what, wanted) for what, wanted in asked)
+        plain = all(asks_for(what, wanted) for what, wanted in asked)
         if pool is None or not plain or not is_served(q, layer, forward_batch, named):
             made: Tensor = base.forward_decode(
                 self, q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **named

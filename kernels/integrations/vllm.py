@@ -16,7 +16,7 @@ the classes of vLLM 0.33 on a CPU, and against the recorded signatures of the ot
 # No postponed annotations: vLLM reads the types of an implementation from the function.
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from mirage_kernels.attention import gqa
 from mirage_kernels.errors import old_package_sentence
+from mirage_kernels.integrations import asks_for
 from mirage_kernels.norm_ops import rms_norm
 from mirage_kernels.support import supports
 
@@ -164,13 +165,7 @@ def is_served(self: Layer, query: Tensor, metadata: Metadata, given: dict[str, o
         return False
     lacks = ("output_scale", "output_block_scale")
     plain = all(given.get(name) is None for name in lacks)
-    return plain and _asks_for(self, _OF_LAYER) and _asks_for(metadata, _OF_BATCH)
-
-
-def _asks_for(what: object, wanted: Mapping[str, object]) -> bool:
-    """Say whether attributes have the wanted values, as far as they are there."""
-    found = ((getattr(what, name, value), value) for name, value in wanted.items())
-    return all(not isinstance(has, Tensor) and has == value for has, value in found)
+    return plain and asks_for(self, _OF_LAYER) and asks_for(metadata, _OF_BATCH)
 
 
 def attend(self: Layer, query: Tensor, cache: Tensor, metadata: Metadata, output: Tensor) -> None:
