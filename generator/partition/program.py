@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -56,6 +56,19 @@ class Way:
     steps: tuple[Step, ...]
 
 
+@dataclass(frozen=True)
+class Document:
+    """What `mirage_kernels.load` reads of a program: JSON data (kernels/program_steps.py)."""
+
+    name: str
+    dtype: str
+    arch: str
+    inputs: Sequence[Step]
+    returns: Step
+    ways: Sequence[Step]
+    constants: Sequence[Step] = ()
+
+
 @dataclass
 class Program:
     """A function's program: its kernels, its ways, and why PyTorch runs what it runs."""
@@ -83,23 +96,19 @@ class Program:
     @property
     def document(self) -> dict[str, Any]:
         """What `mirage_kernels.load` reads."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype.value,
-            "arch": self.arch,
-            "inputs": [
-                {"name": name, "shape": self.trace.shape(n), "dtype": dtype_name(n)}
-                | ({"called": self.trace.called[n]} if n in self.trace.called else {})
-                for n, name in self.trace.inputs.items()
-                if n not in self.trace.constants_outside
-            ],
-            "constants": [
-                {"name": self.trace.inputs[n], "shape": [*x.shape], **bytes_of(x)}
-                for n, x in self.trace.constants_outside.items()
-            ],
-            "returns": self.trace.returned,
-            "ways": [{"most": dict(w.most), "steps": list(w.steps)} for w in self.ways],
-        }
+        inputs = [
+            {"name": name, "shape": self.trace.shape(n), "dtype": dtype_name(n)}
+            | ({"called": self.trace.called[n]} if n in self.trace.called else {})
+            for n, name in self.trace.inputs.items()
+            if n not in self.trace.constants_outside
+        ]
+        constants = [
+            {"name": self.trace.inputs[n], "shape": [*x.shape], **bytes_of(x)}
+            for n, x in self.trace.constants_outside.items()
+        ]
+        ways = [{"most": dict(w.most), "steps": list(w.steps)} for w in self.ways]
+        own = self.name, self.dtype.value, self.arch
+        return asdict(Document(*own, inputs, self.trace.returned, ways, constants))
 
     def lines(self) -> Iterator[str]:
         """Say of every way what it runs, and of operators why no kernel can be made of them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mirage_kernels.generator.frontend.positional.lower import Layout, flat, siz
 from mirage_kernels.generator.frontend.positional.program import Tensor
 from mirage_kernels.generator.ir import Graph, Node, Value, retile
 from mirage_kernels.generator.meaning.cost import estimate
-from mirage_kernels.generator.partition.program import write_program
+from mirage_kernels.generator.partition.program import Document, write_program
 from mirage_kernels.generator.pipeline import Clock, Result, result_of
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape
@@ -152,15 +152,10 @@ def _document(result: Result, found: MuGraph, names: Sequence[str]) -> dict[str,
         "results": [r | _tensor(t) for r, t in zip(results, program.outputs, strict=True)],
         "last": [],
     }
-    return {
-        "name": record.recipe,
-        "dtype": record.dtype,
-        "arch": record.arch,
-        "inputs": [{"name": n} | _tensor(t) for n, t in zip(names, program.inputs, strict=True)],
-        "constants": [],
-        "returns": results[0] if len(results) == 1 else {"tuple": results},
-        "ways": [{"most": {}, "steps": [step]}],
-    }
+    inputs = [{"name": n} | _tensor(t) for n, t in zip(names, program.inputs, strict=True)]
+    returns: dict[str, Any] = results[0] if len(results) == 1 else {"tuple": results}
+    own, ways = (record.recipe, record.dtype, record.arch), [{"most": {}, "steps": [step]}]
+    return asdict(Document(*own, inputs, returns, ways))
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
