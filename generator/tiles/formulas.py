@@ -127,7 +127,8 @@ class Formulas:
 
     def is_uneven(self, value: str, dim: str, place: Place) -> bool:
         """Say whether the places of a pass may lie beyond the end of a value along a dim."""
-        return any(self.program.is_uneven(value, dim, d.size) for d in place.dims if d.name == dim)
+        sizes = {d.name: d.size for d in place.dims}  # a dim that is not among them is tested
+        return self.program.is_uneven(value, dim, sizes.get(dim, 0))
 
     def has_whole_vectors(self, value: str, dim: str, place: Place) -> bool:
         """Say whether each vector lies within a tensor along a dim, or all of it beyond."""

@@ -37,6 +37,7 @@ from mirage_kernels.generator.tiles.program import (
     Store,
     Tile,
     are_one_pass,
+    reaches_beyond,
 )
 from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_parts
 
@@ -321,15 +322,14 @@ class _Lowering:
         carry = users[0] if len(users) == 1 and users[0].op in ACCUMS else None
         return carry if carry and joined_by(carry) == joined_by(node) else None
 
-    def ends(self, node: Node, dim: str) -> tuple[str, ...]:
-        """Return a dim if its tiles may end beyond the tensor: what lies there is cleared."""
-        own, whole = self.types[node.name].dim(dim), self.extents[dim]
-        uneven = whole.dynamic or whole.size % own.size or self.rounded([own])[0] != own
-        return (dim,) if uneven else ()
+    def is_uneven(self, node: Node, dim: str) -> bool:
+        """Say whether tiles may end beyond the tensor: what lies there is cleared."""
+        own = self.types[node.name].dim(dim)
+        return reaches_beyond(self.extents[dim], own.size, self.rounded([own])[0].size)
 
     def fill(self, node: Node) -> None:
         over = {u.over for u in self.products if node.name in u.args}
-        ends = tuple(dict.fromkeys(e for d in sorted(over) for e in self.ends(node, d)))
+        ends = tuple(d for d in sorted(over) if self.is_uneven(node, d))
         self.say(self.phase(node), Fill((), (node.name,), node.name, ends), node.args)
 
     def reduction(self, node: Node) -> None:

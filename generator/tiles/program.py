@@ -325,13 +325,11 @@ class BlockProgram:
     def is_uneven(self, value: str, dim: str, size: int) -> bool:
         """Say whether `size` places of a block along a dim may lie beyond the end of a value."""
         node = self.node(value)
-        tile = (
-            self.type(node.args[0]) if node.op == "output" else self.type(value)
-        )  # its own: whole
+        # An output's own type is the whole tensor's.
+        tile = self.type(node.args[0] if node.op == "output" else value)
         if dim not in tile.names:
             return False  # a block's own place among parts
-        own, whole = tile.dim(dim).size, self.extents[dim]
-        beyond = whole.dynamic or whole.size % own != 0 or size != own
+        beyond = reaches_beyond(self.extents[dim], tile.dim(dim).size, size)
         return beyond or bool(self.parts(value, dim))
 
     @property
@@ -344,6 +342,11 @@ class BlockProgram:
     def shared_bytes(self) -> int:
         """Bytes of all tiles, and of what the warps of a block leave each other in reductions."""
         return sum(t.bytes for t in self.tiles.values()) + SCRATCH_BYTES * self.threads // WARP
+
+
+def reaches_beyond(whole: Dim, tile: int, size: int) -> bool:
+    """Say whether tiles of `size` places may lie beyond a dim's end; `tile` of them are its own."""
+    return whole.dynamic or whole.size % tile != 0 or size != tile
 
 
 def is_one_pass(body: Graph) -> bool:
