@@ -159,8 +159,9 @@ __device__ void reduce_words(float* parts, const void* end, At at, Add add, Fini
     const int before = kAligned ? reinterpret_cast<uintptr_t>(here.from) % 16 / sizeof(T) : 0;
     const int64_t hop = at(row, part + kParts).from - here.from;
     const int column = word * kWidth - before;
+    // A row that is not there has no first word either, though that begins before the row.
+    const bool wanted = part < kParts && here.left > max(column, 0) && column < kColumns;
     here = {here.from + column * here.stride, here.stride, here.left - column};
-    const bool wanted = part < kParts && here.left > 0 && column < kColumns;
     float sums[kWidth];
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) sums[e] = Op::kIdentity;
