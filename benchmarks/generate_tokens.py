@@ -112,8 +112,8 @@ def serve(model: LlamaForCausalLM, way: str) -> None:
     if hasattr(model, "_compiled_call"):
         del model._compiled_call
     if way == "mirage":
-        mirage.apply(model)
-        mirage_kernels.constant_weights()  # nothing writes them while tokens are generated
+        mirage.apply(model, constant_modules=True)  # nothing changes or writes them meanwhile
+        mirage_kernels.constant_weights()
     config = model.generation_config
     if way == "compile":
         config.compile_config = CompileConfig()

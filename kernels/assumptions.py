@@ -61,7 +61,7 @@ def constant_weights(promised: bool = True) -> Promise:
     values.
     """
     before = _promised.weights
-    _promised.weights = _checked("constant_weights", "promised", promised)
+    _promised.weights = checked("constant_weights", "promised", promised)
     return Promise("weights", before)
 
 
@@ -82,18 +82,19 @@ def constant_history(promised: bool = True) -> Promise:
     "unspecified launch failure", and the next op says why).
     """
     before = _promised.history
-    _promised.history = _checked("constant_history", "promised", promised)
+    _promised.history = checked("constant_history", "promised", promised)
     return Promise("history", before)
 
 
 def assumed(op: str, weights: bool | None, history: bool | None = False) -> int:
     """Return the `assume` of a call: what it promises by name, and else what its thread does."""
-    held = _promised.weights if weights is None else _checked(op, "constant_weights", weights)
-    older = _promised.history if history is None else _checked(op, "constant_history", history)
+    held = _promised.weights if weights is None else checked(op, "constant_weights", weights)
+    older = _promised.history if history is None else checked(op, "constant_history", history)
     return WEIGHTS * held + HISTORY * older
 
 
-def _checked(op: str, name: str, promised: object) -> bool:
+def checked(op: str, name: str, promised: object) -> bool:
+    """Return a promise that is True or False; raise RuntimeError for anything else."""
     if isinstance(promised, bool):
         return promised
     raise RuntimeError(type_sentence(op, name, promised, "True or False"))

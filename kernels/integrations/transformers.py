@@ -17,7 +17,7 @@ and its mask.
 Without a compiled step, `layer_mapping` and `name_layers` (`integrations/kernels.py`) put norms and
 gated MLPs into a model by the `kernels` package.
 
-Written against transformers 5.17: Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2 and 3, Phi-3.
+Tested with transformers 5.24: Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2 and 3, Phi-3.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, CompileConf
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_mask
 
+from mirage_kernels.assumptions import checked
 from mirage_kernels.attention import gqa
 from mirage_kernels.errors import option_sentence
 from mirage_kernels.integrations.kernels import layer_mapping as layer_mapping
@@ -45,21 +46,28 @@ _LENGTHS = torch.int32  # the type of a mask that holds lengths; others are bool
 _Model = TypeVar("_Model", bound=PreTrainedModel)
 
 
-def apply(model: _Model, *, mode: str | None = "reduce-overhead", pack: bool = True) -> _Model:
+def apply(
+    model: _Model,
+    *,
+    mode: str | None = "reduce-overhead",
+    pack: bool = True,
+    constant_modules: bool = False,
+) -> _Model:
     """Serve a model's decoding steps by this library's ops, in place, and return it.
 
-    `mode` is Inductor's for what is left of a step; None compiles nothing. `pack` as in
-    `mirage_kernels.optimize`. `print(mirage_kernels.report(model))` says, after the first
-    generated tokens, what was replaced.
+    `mode` is Inductor's for what is left of a step; None compiles nothing. `pack` and
+    `constant_modules` as in `mirage_kernels.optimize`. `print(mirage_kernels.report(model))` says,
+    after the first generated tokens, what was replaced.
 
     Raises RuntimeError for a model that takes no attention from outside.
     """
-    from mirage_kernels.matching.backend import Backend
+    from mirage_kernels.matching.backend import Backend, compile_options
     from mirage_kernels.matching.choose import Options
 
     if not isinstance(model, PreTrainedModel) or not model.is_backend_compatible():
         works = ("a transformers model with an attention interface",)
         raise RuntimeError(option_sentence("model", type(model).__name__, works))
+    options = compile_options(checked("apply", "constant_modules", constant_modules))
     own = Backend(new_report(model), mode, Options(pack=pack))
 
     # A function: generate copies its configuration, and would copy the report.
@@ -69,7 +77,9 @@ def apply(model: _Model, *, mode: str | None = "reduce-overhead", pack: bool = T
     register()
     model.set_attn_implementation(NAME)
     if model.generation_config is not None:
-        model.generation_config.compile_config = CompileConfig(backend=backend)
+        model.generation_config.compile_config = CompileConfig(
+            backend=backend, mode=None, **options
+        )
     return model
 
 

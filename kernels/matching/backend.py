@@ -47,6 +47,13 @@ class Backend:
         return inductor(module, inputs, config_patches=patches)
 
 
+def compile_options(constant_modules: bool) -> dict[str, object]:
+    """Return torch.compile's options: with the promise, a call checks nothing about modules."""
+    if not constant_modules:
+        return {}
+    return {"options": {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}}
+
+
 def replaced(
     module: fx.GraphModule, inputs: Sequence[object], options: Options = DEFAULT
 ) -> tuple[GraphReport, list[Pack]]:

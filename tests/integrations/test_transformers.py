@@ -122,6 +122,34 @@ def test_the_step_that_generate_compiles_has_no_graph_break_and_our_ops(name: st
     assert ops & {"gated_mlp", "rms_norm_gated_mlp"}
 
 
+@pytest.mark.parametrize("constant_modules", [False, True])
+def test_a_step_sees_that_a_module_has_changed_unless_that_was_ruled_out(
+    constant_modules: bool,
+) -> None:
+    model = mirage.apply(model_of("Llama"), mode=None, constant_modules=constant_modules)
+    model.generation_config.compile_config._compile_all_devices = True
+    first = generated(model)
+    graphs = len(mirage_kernels.report(model).graphs)
+    assert torch.equal(generated(model).sequences, first.sequences)
+    assert len(mirage_kernels.report(model).graphs) == graphs
+    for layer in model.model.layers:
+        layer.self_attn.scaling *= 2
+    generated(model)
+    assert (len(mirage_kernels.report(model).graphs) == graphs) == constant_modules
+
+
+def test_parameters_may_be_written_though_modules_do_not_change() -> None:
+    model = mirage.apply(model_of("Llama"), mode=None, constant_modules=True)
+    model.generation_config.compile_config._compile_all_devices = True
+    generated(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    changed = generated(model)
+    model.generation_config.disable_compile = True
+    assert_alike(changed, generated(model))
+
+
 def test_a_growing_cache_is_attended_too(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("Llama")
     wanted = generated(model, cache="dynamic")
@@ -188,6 +216,11 @@ def test_a_sliding_layer_that_is_full_has_as_many_keys_as_its_window() -> None:
     )
     assert made is not None
     assert made.flatten().tolist() == [8]
+
+
+def test_a_promise_that_is_neither_true_nor_false_is_refused_in_a_sentence() -> None:
+    with pytest.raises(RuntimeError, match="constant_modules"):
+        mirage.apply(model_of("Llama"), constant_modules=3)  # type: ignore[arg-type]
 
 
 def test_what_is_no_model_of_transformers_is_refused_in_a_sentence() -> None:

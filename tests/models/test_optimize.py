@@ -367,3 +367,13 @@ def test_what_is_left_is_compiled_by_inductor_where_a_mode_is_given() -> None:
         longer = tokens(3, 7)
         assert module(longer).shape[:2] == (3, 7)
     assert replaced(module) == {"rms_norm_linear": len(mirage_kernels.report(module).graphs)}
+
+
+def test_modules_that_do_not_change_are_not_looked_at_again() -> None:
+    module = half(Gated(functional.silu, Norm()))
+    mirage_kernels.optimize(module, constant_modules=True)
+    with torch.no_grad():
+        module(tokens())
+        module.act = functional.relu
+        module(tokens())
+    assert len(mirage_kernels.report(module).graphs) == 1
