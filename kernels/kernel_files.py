@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from mirage_kernels.errors import no_kernel_file_sentence, no_kernels_sentence
+from mirage_kernels.program_documents import document_files
 
 PATH_VARIABLE = "MIRAGE_KERNELS_PATH"
 _ROWS = "mirage_kernel_rows"  # what csrc/rows.h exports
@@ -81,7 +82,7 @@ def add_from_path() -> None:
     """Add the kernels of the folders that MIRAGE_KERNELS_PATH names; raises as `load` does."""
     for folder in path_folders():
         libraries = shared_objects(folder)
-        if not libraries and not any(Path(folder).rglob("*.program.json")):
+        if not libraries and not document_files(folder):
             raise FileNotFoundError(no_kernels_sentence(folder))
         add_kernels(libraries)
 

@@ -6,7 +6,8 @@
     mirage_kernels.load("DIR")
     y = mirage_kernels.program("name")(x, weight)
 
-Within `constant_weights()` a program's kernels read their weights early, as those of ops do.
+Within `constant_weights()` a program's kernels read their weights early, as those of ops do. Behind
+its first kernel they need no promise: `early_weights.py` says why, and where it does not hold.
 Kernels of the library's own recipes serve its ops. `MIRAGE_KERNELS_PATH=DIR:DIR` names folders that
 are loaded without a call: kernels of ops at import, programs at the first use of one.
 """
@@ -19,6 +20,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.assumptions import NOTHING, WEIGHTS, assumed
+from mirage_kernels.early_weights import AFTER_WAIT, LETS_NEXT_START
 from mirage_kernels.errors import no_kernel_file_sentence, no_kernels_sentence, type_sentence
 from mirage_kernels.kernel_files import (
     add_kernels,
@@ -36,7 +39,8 @@ from mirage_kernels.kernel_files import (
     shared_objects,
 )
 from mirage_kernels.program_checks import TYPES, arch_number, runs_on, tensor_misfit
-from mirage_kernels.program_steps import SteppedProgram, kernels_of, read_document
+from mirage_kernels.program_documents import document_files, kernels_of, read_document
+from mirage_kernels.program_steps import SteppedProgram
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class ProgramKernel:
     def name(self) -> str:
         """Name of the program."""
         return str(self.signature["name"])
+
+    @property
+    def waits_first(self) -> bool:
+        """Say whether the next kernel starts only when those before this one have ended."""
+        return str(self.signature.get(LETS_NEXT_START)) == AFTER_WAIT
 
     @property
     def text(self) -> str:
@@ -125,7 +134,6 @@ class ProgramKernel:
         assume: int = NOTHING,
     ) -> None:
         """Launch the kernel on the current stream; it writes its results, which may lie apart."""
-        launch = self.early if assume & WEIGHTS and self.early is not None else self.launch
         sizes, wanted_at = self.sizes(given), made
         for wanted, tensor in zip(self.signature["results"], made, strict=True):
             sizes.update(zip(wanted["dims"], tensor.shape, strict=True))
@@ -134,7 +142,9 @@ class ProgramKernel:
                 t if _is_row(t) else torch.empty_like(t, memory_format=torch.contiguous_format)
                 for t in made
             ]
-            given = self.side_by_side(given)
+            given, called = self.side_by_side(given), given  # a copy may not have ended
+            assume = assume if all(map(is_, given, called)) else NOTHING
+        launch = self.early if assume & WEIGHTS and self.early is not None else self.launch
         tensors = [*given, *made]
         ranks = [len(t["dims"]) for t in self.signature["tensors"]] + [t.dim() for t in made]
         strides = [
@@ -179,7 +189,6 @@ def _array(kind: Any, values: Sequence[Any]) -> Any:
 
 _kernels: dict[str, ProgramKernel] = {}
 _documents: dict[str, dict[str, Any]] = {}  # of programs of several steps, by file
-DOCUMENT = ".program.json"  # what their files end in
 
 
 def load(folder: str | os.PathLike[str]) -> list[str]:
@@ -194,7 +203,7 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
     for a program that another version generated.
     """
     libraries = shared_objects(folder)
-    documents = [file.resolve() for file in sorted(Path(folder).rglob(f"*{DOCUMENT}"))]
+    documents = document_files(folder)
     if not libraries and not documents:
         raise FileNotFoundError(no_kernels_sentence(folder))
     found = [kernel for file, library in libraries.items() for kernel in _read(file, library)]
@@ -317,7 +326,7 @@ def program(name: str) -> Program | SteppedProgram:
     _load_path()
     documents = [document for document in _documents.values() if document["name"] == name]
     if documents:
-        return SteppedProgram(documents, _launched)
+        return SteppedProgram(documents, _launched, lambda key: _kernels[key].waits_first)
     found = [kernel for kernel in _kernels.values() if kernel.name == name]
     if not found:
         there = ", ".join(programs()) or "none is loaded: mirage_kernels.load(DIR)"

@@ -7,19 +7,17 @@ name, and for each range of its dynamic extents, the steps. Extents are numbers,
 
 from __future__ import annotations
 
-import json
 import operator
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, partial
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mirage_kernels.assumptions import NOTHING, assumed
-from mirage_kernels.errors import other_document_sentence
+from mirage_kernels.assumptions import NOTHING, WEIGHTS, assumed
+from mirage_kernels.early_weights import Early, has_rows, lies_as_wanted
 
 Values = dict[str, Any]  # tensors by name
 Extents = Mapping[str, int]
@@ -110,7 +108,10 @@ def in_memory(seen: Tensor, at: Mapping[str, Any], values: Values) -> Tensor:
 def launch(
     step: Mapping[str, Any], values: Values, extents: Extents, kernel: Launch, assume: int = NOTHING
 ) -> None:
-    """Run a step that is a kernel and keep its results under their names."""
+    """Run a step that is a kernel and keep its results under their names.
+
+    Nothing is assumed of a weight that may have to be copied first, by another kernel.
+    """
     given = []
     for wanted in step["inputs"]:
         tensor, shape = values[wanted["value"]], decoded(wanted["shape"], {}, extents, None)
@@ -118,6 +119,8 @@ def launch(
             shaped = in_memory(tensor.view(shape), wanted["rows"], values)
         else:
             shaped = tensor.expand(shape) if wanted["one"] else tensor.reshape(shape)
+            if not (wanted["one"] or has_rows(wanted) or lies_as_wanted(tensor, shape)):
+                assume = NOTHING
         given.append(shaped.permute(wanted["order"]) if "order" in wanted else shaped)
     into = [_place(r, given[0], values, extents) for r in step["results"]]
     made = kernel(given, into, assume)
@@ -198,78 +201,29 @@ def _text(shape: Sequence[Any]) -> str:
     return f"[{', '.join(words)}]"
 
 
-def read_document(file: Path) -> dict[str, Any]:
-    """Return what a file says of a program; raises ImportError for one of another version."""
-    document: dict[str, Any] = json.loads(file.read_text())
-    if lost := sorted({"inputs", "ways", "constants", "returns"} - {*document}):
-        raise ImportError(other_document_sentence(file, ", ".join(lost)))
-    return document
-
-
-def kernels_of(document: Mapping[str, Any]) -> list[str]:
-    """Return the symbols of the kernels that a program runs."""
-    steps = [step for way in document["ways"] for step in way["steps"]]
-    return list(dict.fromkeys(step["kernel"] for step in steps if "kernel" in step))
-
-
-def early_steps(document: Mapping[str, Any], way: Mapping[str, Any]) -> frozenset[int]:
-    """Return the places of kernels whose weights are inputs that this way of a program keeps.
-
-    A kernel takes what has none of its rows for a weight. One that an earlier step makes or writes
-    must not be read before that has ended, whatever callers promise about their own kernels.
-    """
-    of = {one["name"]: {one["name"]} for one in document["inputs"]}  # inputs that values may be
-    written: set[str] = set()
-    for step in way["steps"]:
-        if "rows" in step:
-            of[step["result"]] = of.get(step["rows"], set())
-        elif "call" in step:
-            seen = set().union(*(of.get(name, set()) for name in _values_in(step["args"])))
-            of[step["result"]] = seen
-            if step["call"].rpartition(".")[0].endswith("_"):  # aten.copy_.default
-                written |= seen
-        places = [r["into"]["value"] for r in step.get("results", ()) if "into" in r]
-        for name in (*places, *filter(None, [step.get("join")])):
-            written |= of.get(name, set())
-    kept = {one["name"] for one in document["inputs"]} - written
-    return frozenset(
-        i
-        for i, step in enumerate(way["steps"])
-        if "kernel" in step and all(w["value"] in kept for w in step["inputs"] if not _has_rows(w))
-    )
-
-
-def _values_in(argument: Any) -> list[str]:
-    if isinstance(argument, list):
-        return [name for one in argument for name in _values_in(one)]
-    return [argument["value"]] if isinstance(argument, dict) and "value" in argument else []
-
-
-def _has_rows(wanted: Mapping[str, Any]) -> bool:
-    """Say whether an input has a kernel's rows: of a dynamic number, or marked, of a static one."""
-    return wanted.get("by_row", False) or any(isinstance(e, dict) for e in wanted["shape"])
-
-
 class SteppedProgram:
     """A PyTorch function as kernels and operators, called as the function is.
 
     `documents` has it for different shapes, types and architectures; `kernel` runs one by its key,
-    `sm_90a/name`. The inputs are those of the function, and a module's parameters and buffers.
+    `sm_90a/name`, and `waits_first` says of one whether the next starts behind its wait only. The
+    inputs are those of the function, and a module's parameters and buffers.
     """
 
-    def __init__(self, documents: Sequence[Mapping[str, Any]], kernel: Kernel) -> None:
+    def __init__(
+        self,
+        documents: Sequence[Mapping[str, Any]],
+        kernel: Kernel,
+        waits_first: Callable[[str], bool] = lambda key: False,
+    ) -> None:
         self.documents, self.kernel = tuple(documents), kernel
+        self.waits_first = waits_first
         self.name = documents[0]["name"]
+        self.early = {id(w): Early.of(d, w) for d in documents for w in d["ways"]}
         self._kept: dict[tuple[int, torch.device], Values] = {}
         names = {_called(i): i["name"] for i in documents[0]["inputs"]}
         self.inputs, self._names = tuple(names), names
         shapes = (f"{_called(i)} {_text(i['shape'])}" for i in documents[0]["inputs"])
         self.__doc__ = f"{self.name}({', '.join(self.inputs)}): {', '.join(shapes)}"
-
-    @cached_property
-    def early(self) -> dict[int, frozenset[int]]:
-        """The kernels of each way that may read weights early; only promised calls need them."""
-        return {id(w): early_steps(d, w) for d in self.documents for w in d["ways"]}
 
     def __call__(self, *args: Tensor, **named: Tensor) -> Any:
         """Return the function's results; raises ValueError for a tensor that does not fit."""
@@ -299,11 +253,15 @@ class SteppedProgram:
         values = {**given, **self._constants(document, device)}
         assume = assumed(self.name, None)
         way = way_of(document, extents)
+        early = self.early[id(way)]
+        can_settle = _is_run(given) and early.can_settle(given, extents)
         for i, step in enumerate(way["steps"]):
             if "kernel" in step:
                 key = f"{document['arch']}/{step['kernel']}"
-                held = assume if assume and i in self.early[id(way)] else NOTHING
+                held = assume if i in early.steps else NOTHING
                 launch(step, values, extents, partial(self.kernel, key), held)
+                if can_settle and self.waits_first(key):  # what wrote weights has ended
+                    assume |= WEIGHTS
             elif "rows" in step:
                 rows(step, values)
             elif "join" in step:
@@ -313,6 +271,12 @@ class SteppedProgram:
             for name in step["last"]:  # a value's memory serves the next ones
                 del values[name]
         return returned(document["returns"], values)
+
+
+def _is_run(given: Values) -> bool:
+    """Say whether steps run now, one behind the other; others may run what is traced otherwise."""
+    plain = all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in given.values())
+    return plain and not torch.compiler.is_compiling()
 
 
 def way_of(document: Mapping[str, Any], extents: Extents) -> Mapping[str, Any]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from mirage_kernels.early_weights import first_kernels
 from mirage_kernels.generator.build.programs import SharedObject, compile_programs
 from mirage_kernels.generator.commands.arguments import JOBS, JSON
 from mirage_kernels.generator.errors import FileError, PlanError
 from mirage_kernels.generator.records.folder import record_files
 from mirage_kernels.generator.records.programs import is_of_the_catalog, object_text
 from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.schedules.general import GeneralRoles
 from mirage_kernels.generator.terminal import Terminal, counted
+from mirage_kernels.program_documents import document_files, read_document
 
 
 def _folder(parser: argparse.ArgumentParser) -> None:
@@ -39,13 +42,15 @@ def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """
     folder: Path = arguments.folder
     found, failures = list[tuple[KernelRecord, SharedObject, bool]](), list[str]()
-    for path in record_files(folder):
+    records = dict(_records(folder, failures))
+    first = _first_kernels(folder, records.values())
+    for path, record in records.items():
         try:
-            found.append(_wanted(path))
+            found.append(_wanted(path, record, waits_first=_key(record) in first))
         except PlanError as error:
             terminal.note(f"  left out: {error.sentence}")
         except FileError as error:
-            failures.append(f"{error.sentence}; {error.hint}")
+            failures.append(_failure(error))
     if not (found or failures):
         raise FileError(
             f"{folder} holds no kernels to compile",
@@ -73,14 +78,44 @@ def _compiled(wanted: Sequence[SharedObject], jobs: int | None, terminal: Termin
     )
 
 
-def _wanted(path: Path) -> tuple[KernelRecord, SharedObject, bool]:
+def _records(folder: Path, failures: list[str]) -> Iterator[tuple[Path, KernelRecord]]:
+    """Yield the records of a folder with their files; those that are damaged are failures."""
+    for path in record_files(folder):
+        try:
+            yield path, load_record(path)
+        except FileError as error:
+            failures.append(_failure(error))
+
+
+def _failure(error: FileError) -> str:
+    return f"{error.sentence}; {error.hint}"
+
+
+def _key(record: KernelRecord) -> str:
+    return f"{record.arch}/{record.recipe}_{record.stem}"
+
+
+def _first_kernels(folder: Path, records: Collection[KernelRecord]) -> frozenset[str]:
+    """Return the kernels that let the next one start after their wait, since programs begin so.
+
+    Raises FileError for a program of another version.
+    """
+    general = {_key(record) for record in records if isinstance(record.roles, GeneralRoles)}
+    try:
+        documents = [read_document(path) for path in document_files(folder)]
+    except (ImportError, ValueError) as error:
+        raise FileError(str(error), "`mirage-kernels generate` makes the program anew") from error
+    return frozenset(key for d in documents for key in first_kernels(d, general))
+
+
+def _wanted(
+    path: Path, record: KernelRecord, *, waits_first: bool
+) -> tuple[KernelRecord, SharedObject, bool]:
     """Return a record, the shared object to make of it, and whether an op dispatches to that.
 
-    Raises PlanError for a kernel that nothing calls, FileError for a damaged record and for one
-    without a source.
+    Raises PlanError for a kernel that nothing calls, FileError for one without a source.
     """
-    record = load_record(path)
-    text = object_text(record)
+    text = object_text(record, waits_first=waits_first)
     names = (f"{record.stem}.cu", *text.beside)
     sources = tuple((path.parent / name).resolve() for name in names)
     for source in sources:

@@ -16,7 +16,7 @@ from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.report import Report
 from mirage_kernels.generator.request import Request
-from mirage_kernels.program_library import DOCUMENT
+from mirage_kernels.program_documents import DOCUMENT
 
 NOTHING = Report(0, {}, 0, 0, 0, 0, {}, (), ())
 

@@ -36,7 +36,7 @@ from mirage_kernels.generator.partition.trace import Function, Node, Trace, base
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.program_library import DOCUMENT
+from mirage_kernels.program_documents import DOCUMENT
 
 if TYPE_CHECKING:
     import torch

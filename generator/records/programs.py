@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mirage_kernels.early_weights import AFTER_WAIT, LETS_NEXT_START
 from mirage_kernels.generator.emit.cuda import Entry, emit_table
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import Roles
@@ -14,6 +15,8 @@ from mirage_kernels.generator.records.sources import plan_of
 from mirage_kernels.generator.schedules.general import GeneralRoles
 from mirage_kernels.generator.schedules.streaming import broadcast_inputs
 from mirage_kernels.generator.tiles.launch import Launcher, quoted
+
+WAITS_FIRST = "MIRAGE_NEXT_STARTS_AFTER_WAIT"
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,12 @@ class ObjectText:
     uses_cute: bool = False
 
 
-def object_text(record: KernelRecord) -> ObjectText:
+def object_text(record: KernelRecord, *, waits_first: bool = False) -> ObjectText:
     """Return what makes a shared object of a kernel.
 
     A kernel of the catalog exports its rows of the dispatch table, for the library's ops; one that
-    takes plain tensors is a program, called by name. Raises PlanError for one that is neither.
+    takes plain tensors is a program, called by name. With `waits_first` such a one lets the next
+    kernel start after its wait only. Raises PlanError for one that is neither.
     """
     if any(x.dtype == "int" for x in record.indexed):
         raise PlanError(
@@ -41,8 +45,10 @@ def object_text(record: KernelRecord) -> ObjectText:
     if isinstance(record.roles, GeneralRoles):
         return ObjectText(include, uses_cute=True)
     entries = plan_of(record).entries(record) if is_of_the_catalog(record) else []
-    texts = [program_entry(record)] if _is_program(record) else []
+    waits_first = waits_first and not entries  # ops launch it, too
+    texts = [program_entry(record, waits_first=waits_first)] if _is_program(record) else []
     texts += [_rows(record, entries)] if entries else []
+    include = f"#define {WAITS_FIRST}\n{include}" if waits_first else include
     if not texts:
         raise PlanError(
             f"{record.recipe} {record.stem} reads a cache, and no op of the library dispatches to "
@@ -68,17 +74,19 @@ def _rows(record: KernelRecord, entries: Sequence[Entry]) -> str:
     return f'{emit_table(record.arch, entries)}#include "rows.h"\n\nMIRAGE_EXPORT_ROWS\n'
 
 
-def program_entry(record: KernelRecord) -> str:
+def program_entry(record: KernelRecord, *, waits_first: bool = False) -> str:
     """Return what calls a kernel as a program, behind its source; general kernels have it there.
 
-    Raises PlanError for attention over a cache and for slices of stacks, which are called through
-    the library's ops alone.
+    `waits_first` says that the source is compiled so (csrc/tile/sync/dependent_launch.cuh). Raises
+    PlanError for attention over a cache and for slices of stacks, which are called through the
+    library's ops alone.
     """
     if isinstance(record.roles, GeneralRoles):
         return ""
     if not _is_program(record):
         raise PlanError(f"{record.recipe} {record.stem} is called through an op of the library")
     about = {"name": record.recipe, "arch": record.arch, "layout": "rows"}
+    about |= {LETS_NEXT_START: AFTER_WAIT} if waits_first else {}
     symbol = f"{record.recipe}_{record.stem}"
     strided = broadcast_inputs(record)
     launcher = Launcher(record.graph, (), "", symbol, record.storage, about, broadcast=strided)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from mirage_kernels.generator.records.record import KernelRecord
 
 pytestmark = pytest.mark.skipif(not is_checkout(), reason="an installed wheel holds no sources")
 
+ROWS = [{"extent": "M", "times": 1}, 8]
 NVCC = """#!/bin/sh
 [ "$1" = --version ] && echo "Cuda compilation tools, release 13.0, V13.0.88" && exit
 echo "$@" >> "$(dirname "$0")/commands"
@@ -74,6 +76,62 @@ def test_a_recipe_that_only_has_the_name_of_an_ops_is_a_program(record: KernelRe
     made = object_text(replace(record, summary="x + 1"))
     assert not made.serves_op
     assert "MIRAGE_EXPORT_ROWS" not in made.text
+
+
+def test_a_first_kernel_says_when_the_next_one_starts(record: KernelRecord) -> None:
+    own = replace(record, summary="x + 1")
+    first, other = object_text(own, waits_first=True).text, object_text(own).text
+    defined = "#define MIRAGE_NEXT_STARTS_AFTER_WAIT\n"
+    assert first.startswith(f'{defined}#include "K4096_N6144_fp16.cu"\n')
+    assert '\\"lets_next_start\\": \\"after_wait\\"' in first.replace('"\n    "', "")
+    assert "lets_next_start" not in other
+    assert "#define" not in other
+
+
+def test_a_kernel_that_ops_launch_stays_as_it_is(record: KernelRecord) -> None:
+    assert object_text(record, waits_first=True) == object_text(record)
+
+
+def _program(folder: Path, *kernels: str) -> None:
+    """Write a program that runs kernels of one dim of rows and a weight, one behind the other."""
+    inputs = [{"name": n, "shape": s, "dtype": "float16"} for n, s in (("x", ROWS), ("w", [8]))]
+    steps = [
+        {
+            "kernel": name,
+            "inputs": [
+                {"value": "x", "shape": ROWS, "one": False},
+                {"value": "w", "shape": [8], "one": False},
+            ],
+            "results": [],
+            "last": [],
+        }
+        for name in kernels
+    ]
+    ways = [{"most": {}, "steps": steps}]
+    document = {"name": "f", "arch": "sm_90a", "inputs": inputs, "ways": ways}
+    text = json.dumps(document | {"constants": [], "returns": {"value": "x"}})
+    (folder / "sm_90a/f.program.json").write_text(text)
+
+
+def test_a_kernel_that_a_program_begins_with_is_compiled_to_wait_first(
+    folder: Path, mirage_kernels: Callable[..., SimpleNamespace], record: KernelRecord
+) -> None:
+    path = folder / record.path
+    path.write_text(replace(record, summary="x + 1").text())
+    own, (compiled,) = f"{record.recipe}_{record.stem}", [path.with_suffix(".so")]
+    for kernels, waits in (((own,), False), ((own, "b"), True), (("b", own), False)):
+        _program(folder, *kernels)
+        assert mirage_kernels("compile", str(folder)).code == 0
+        assert ("MIRAGE_NEXT_STARTS_AFTER_WAIT" in compiled.read_text()) == waits
+
+
+def test_a_program_of_another_version_is_not_compiled(
+    folder: Path, mirage_kernels: Callable[..., SimpleNamespace]
+) -> None:
+    (folder / "sm_90a/f.program.json").write_text('{"name": "f", "inputs": [], "ways": []}')
+    said = mirage_kernels("compile", str(folder))
+    assert said.code == 2
+    assert "f.program.json is of another version of mirage-kernels" in said.err
 
 
 def test_what_is_compiled_says_how_it_is_loaded(

@@ -10,7 +10,8 @@ from compilers import nvcc
 from torch import Tensor
 
 import mirage_kernels
-from mirage_kernels.program_steps import SteppedProgram, kernels_of
+from mirage_kernels.program_documents import kernels_of
+from mirage_kernels.program_steps import SteppedProgram
 
 pytestmark = pytest.mark.gpu
 

@@ -11,13 +11,14 @@ from cutting import cut, drawn, made, really_made, require_same, ways
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from mirage_kernels.early_weights import Early
 from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.program import partitioned
 from mirage_kernels.generator.partition.trace import Function
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe, trace
-from mirage_kernels.program_steps import SteppedProgram, early_steps
+from mirage_kernels.program_steps import SteppedProgram
 
 
 def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -280,7 +281,7 @@ def test_only_inputs_that_a_program_keeps_are_read_early_as_weights() -> None:
     program = cut(chained, ["x"], x=(8, 96), w=(96, 80), v=(80, 80))
     document = cast("Mapping[str, Any]", program.document)
     way = document["ways"][0]
-    early = early_steps(document, way)
+    early = Early.of(document, way).steps
     names = {i["name"] for i in document["inputs"]}
     for i, step in enumerate(way["steps"]):
         if "kernel" in step:
@@ -295,8 +296,8 @@ def test_an_input_that_a_step_writes_is_no_weight_any_more() -> None:
     view = {"call": "aten.view.default", "args": [{"value": "w"}, [64]], "result": "seen"}
     copy = {"call": "aten.copy_.default", "args": [{"value": "seen"}, 0], "result": "done"}
     document: dict[str, Any] = {"inputs": [{"name": "w"}]}
-    assert early_steps(document, {"steps": [view, kernel]}) == {1}
-    assert early_steps(document, {"steps": [view, copy, kernel]}) == frozenset()
+    assert Early.of(document, {"steps": [view, kernel]}).steps == {1}
+    assert Early.of(document, {"steps": [view, copy, kernel]}).steps == frozenset()
 
 
 def test_a_single_element_goes_through_functions_to_what_it_is_as_wide_as() -> None:

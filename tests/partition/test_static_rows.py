@@ -13,6 +13,7 @@ from cutting import cut, drawn, made, really_made, require_same, ways
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from mirage_kernels.early_weights import Early
 from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.partition.again import cut_again
 from mirage_kernels.generator.partition.program import Program
@@ -20,7 +21,7 @@ from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.schedules.choose import programs_of
 from mirage_kernels.generator.schedules.run import require_runs
-from mirage_kernels.program_steps import SteppedProgram, early_steps
+from mirage_kernels.program_steps import SteppedProgram
 
 K, N, FEW = 128, 80, 64
 Shapes = dict[str, tuple[int, ...]]
@@ -254,7 +255,7 @@ def test_rows_that_an_earlier_step_made_are_no_weights() -> None:
     (way,) = document["ways"]
     kernels = {i for i, step in enumerate(way["steps"]) if "kernel" in step}
     assert len(kernels) > 1
-    assert early_steps(document, way) == kernels
+    assert Early.of(document, way).steps == kernels
 
 
 def test_static_rows_beside_a_dynamic_extent_of_other_inputs_are_rows() -> None:

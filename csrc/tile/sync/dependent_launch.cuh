@@ -15,11 +15,25 @@ constexpr bool kHasDependentLaunch = true;
 constexpr bool kHasDependentLaunch = false;
 #endif
 
-// Lets the next kernel of the stream start as soon as there is room for its blocks.
-__device__ inline void launch_dependents() {
+// Where programs begin with a kernel, it lets the next one start when what came before the program
+// has ended; see early_weights.py. Its object defines this before it includes the kernel's source.
+#ifdef MIRAGE_NEXT_STARTS_AFTER_WAIT
+constexpr bool kNextStartsAfterWait = true;
+#else
+constexpr bool kNextStartsAfterWait = false;
+#endif
+
+// Lets the next kernel of the stream start as soon as there is room for its blocks. The first
+// thread of a block that executes it counts, or the end of the block.
+__device__ inline void launch_dependents_now() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
+}
+
+// The same, unless grid_dependency_wait() does it.
+__device__ inline void launch_dependents() {
+  if (!kNextStartsAfterWait) launch_dependents_now();
 }
 
 // Returns when the previous kernels have ended and all their writes are visible.
@@ -27,6 +41,7 @@ __device__ inline void grid_dependency_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+  if (kNextStartsAfterWait) launch_dependents_now();
 }
 
 // Prefetches the cache line of an address into L2; without PDL kernels do not overlap and it would

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mirage_kernels.early_weights import AFTER_WAIT, LETS_NEXT_START
 from mirage_kernels.generator.emit.cuda import Entry, Header
 from mirage_kernels.generator.emit.statements import dims_text
 from mirage_kernels.generator.ir import Graph, of_results, retile
@@ -89,7 +90,7 @@ def launcher(record: KernelRecord) -> Launcher:
         if isinstance(k, GeneralKnobs)
     ]
     symbol = f"{record.recipe}_{record.stem}"
-    about = {"name": record.recipe, "arch": record.arch}
+    about = {"name": record.recipe, "arch": record.arch, LETS_NEXT_START: AFTER_WAIT}
     return Launcher(
         record.graph,
         buckets,

@@ -1,0 +1,32 @@
+"""The files that say what programs of several steps are: found, read, without running anything."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mirage_kernels.errors import other_document_sentence
+
+DOCUMENT = ".program.json"  # what their names end in
+
+
+def document_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of programs below a folder, in order."""
+    return [file.resolve() for file in sorted(Path(folder).rglob(f"*{DOCUMENT}"))]
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """Return what a file says of a program; raises ImportError for one of another version."""
+    document: dict[str, Any] = json.loads(file.read_text())
+    if lost := sorted({"inputs", "ways", "constants", "returns"} - {*document}):
+        raise ImportError(other_document_sentence(file, ", ".join(lost)))
+    return document
+
+
+def kernels_of(document: Mapping[str, Any]) -> list[str]:
+    """Return the symbols of the kernels that a program runs."""
+    steps = [step for way in document["ways"] for step in way["steps"]]
+    return list(dict.fromkeys(step["kernel"] for step in steps if "kernel" in step))
