@@ -58,7 +58,7 @@ def constant_weights(promised: bool = True) -> Promise:
     before it still runs, which saves about a microsecond per call. Serving stacks that load weights
     once can promise it at start-up; `weight.copy_(new)` directly before an op, or an op on weights
     that were just computed (`1 + w`, a dequantised matrix), breaks it, and the op may read old
-    values.
+    values. A loaded program needs the promise for its first kernel alone (docs/from_torch.md).
     """
     before = _promised.weights
     _promised.weights = checked("constant_weights", "promised", promised)

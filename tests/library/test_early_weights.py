@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +16,11 @@ from torch._subclasses import FakeTensorMode
 import mirage_kernels
 from mirage_kernels.assumptions import NOTHING, WEIGHTS
 from mirage_kernels.early_weights import Early, first_kernels
+from mirage_kernels.program_library import ProgramKernel
 from mirage_kernels.program_steps import SteppedProgram
 
 N = 4
+WAITING = {"lets_next_start": "after_wait"}
 ROWS = [{"extent": "M", "times": 1}, N]
 Step = dict[str, Any]
 
@@ -197,6 +201,50 @@ def test_a_module_s_parameters_are_weights() -> None:
     given = {name: torch.nn.Parameter(torch.ones(N, N)) for name in "wv"}
     with torch.no_grad():
         assert assumed(CHAIN, "a", **given)["b"] == WEIGHTS
+
+
+# -- which function of a kernel's shared object is called -----------------------------------------
+
+SIGNATURE = {
+    "name": "k",
+    "layout": "rows",
+    "static": {"N": 8, "K": 8},
+    "dynamic": ["M"],
+    "tensors": [{"name": "x", "dims": ["M", "K"]}, {"name": "w", "dims": ["N", "K"]}],
+    "results": [{"name": "out", "dims": ["M", "N"]}],
+}
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, w: Tensor, assume: int, early: bool = True) -> str:
+    """Run a kernel whose functions only note that they were called."""
+    called_: list[str] = []
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    functions = {name: lambda *args, n=name: called_.append(n) for name in ("plain", "early")}
+    at_once = functions["early"] if early else None
+    own = ProgramKernel("k", SIGNATURE, functions["plain"], lambda dims: 8, at_once)
+    own.run([torch.ones(3, 8), w], [], [torch.empty(3, 8)], assume)
+    (name,) = called_
+    return name
+
+
+def test_the_early_function_is_called_where_something_is_assumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w = torch.ones(8, 8)
+    assert launched(monkeypatch, w, NOTHING) == "plain"
+    assert launched(monkeypatch, w, WEIGHTS) == "early"
+    assert launched(monkeypatch, w, WEIGHTS, early=False) == "plain"
+
+
+def test_a_weight_that_a_launch_copies_is_not_read_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert launched(monkeypatch, torch.ones(8, 8).t(), WEIGHTS) == "plain"
+
+
+@pytest.mark.parametrize("said", [{}, {"lets_next_start": "at_once"}])
+def test_a_kernel_that_does_not_say_so_does_not_wait_first(said: dict[str, str]) -> None:
+    kernels = [ProgramKernel("k", SIGNATURE | about, None, None) for about in (said, WAITING)]
+    assert [own.waits_first for own in kernels] == [False, True]
 
 
 # -- which kernels are compiled so that they let the next one start after their wait ---------------
