@@ -60,8 +60,9 @@ class Early:
         """
         if not all(extents.values()) or len({tensor.device for tensor in given.values()}) != 1:
             return False
-        pairs = ((given[a], given[b]) for a in self.written for b in self.weights)
-        return not any(_overlap(a, b) for a, b in pairs)
+        written = [_span(given[name]) for name in self.written]
+        weights = [_span(given[name]) for name in self.weights] if written else []
+        return not any(a < d and c < b for a, b in written for c, d in weights)
 
 
 def weights_of(step: Mapping[str, Any]) -> frozenset[str]:
@@ -118,11 +119,6 @@ def _values_in(argument: Any) -> list[str]:
     if isinstance(argument, list):
         return [name for one in argument for name in _values_in(one)]
     return [argument["value"]] if isinstance(argument, dict) and "value" in argument else []
-
-
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    first, second = sorted((_span(a), _span(b)))
-    return second[0] < first[1]
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
