@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LETS_NEXT_START, AFTER_WAIT = "lets_next_start", "after_wait"  # of a kernel's signature
+WRITING = ("_", "batch_norm", "instance_norm")  # what operators end in: copy_, running statistics
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def _written(document: Mapping[str, Any], way: Mapping[str, Any]) -> Iterator[st
         elif "call" in step:
             seen = set().union(*(of.get(name, set()) for name in _values_in(step["args"])))
             of[step["result"]] = seen
-            if step["call"].rpartition(".")[0].endswith("_"):  # aten.copy_.default
+            op = step["call"].rpartition(".")[0]
+            if op.endswith(WRITING):
                 yield from seen
         places = [r["into"]["value"] for r in step.get("results", ()) if "into" in r]
         for name in (*places, *filter(None, [step.get("join")])):

@@ -140,6 +140,12 @@ def test_a_weight_that_the_program_writes_is_not_read_early(op: str) -> None:
     assert assumed(program, "a") == {"a": NOTHING, "b": NOTHING}
 
 
+def test_running_statistics_are_written() -> None:
+    norm = called("aten.batch_norm.default", "n", "x", "w", "w", "v", "v")
+    program = document(norm, kernel("a", "y", "x", "v"))
+    assert Early.of(program, program["ways"][0]).written == {"x", "w", "v"}
+
+
 WRITING = document(
     kernel("a", "h", "x", "w", into="s"),
     kernel("b", "y", "x", "v"),
