@@ -1,7 +1,8 @@
 """Which nodes of a function become one kernel.
 
 A product starts a kernel; elementwise functions of its result join it, and so does what is computed
-in front of it for it alone. What sums rows of a product's result starts the next kernel. Two
+in front of it for it alone. What sums rows of a product's result starts the next kernel, unless a
+block holds these rows: a softmax of few columns, as a router's, joins the product. Two
 products of one tensor whose results meet are one kernel, as a gated MLP's, and so is attention:
 two products with a softmax between them over the dim that the second contracts. A product of many
 rows on both sides is PyTorch's, which is faster there. Views go where they are looked at from.
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
-from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.steps import MOST_CENTRED
@@ -23,6 +23,15 @@ from mirage_kernels.generator.partition.products import (
     PRODUCTS,
     factors,
     free_extents,
+    is_narrow,
+)
+from mirage_kernels.generator.partition.reductions import (
+    CENTRED,
+    REDUCTIONS,
+    SOFTMAX,
+    first_of,
+    reduces,
+    sums_last_dim,
 )
 from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutates
@@ -31,15 +40,7 @@ FEW = 64  # rows up to which kernels multiply at the speed of memory
 LOW_RANK = 128  # columns of a product that the next one may take in the same kernel
 MOST_NODES, MOST_REDUCTIONS = 14, 3  # of a kernel: what a search finds in seconds
 MOST_IN_FRONT = 3  # sums in front of products times those: their terms multiply
-CENTRED = frozenset(("layer_norm", "group_norm", "instance_norm"))  # two sums each
-SOFTMAX = frozenset(("softmax", "_softmax"))
 SAME = CASTS | frozenset(("contiguous", "clone", "type_as", "lift_fresh_copy", "dropout"))
-_REDUCTIONS = """
-log_softmax logsumexp sum mean var std var_mean aminmax max min amax amin norm linalg_vector_norm
-frobenius_norm layer_norm rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss
-huber_loss kl_div triplet_margin_loss _weight_norm cosine_similarity
-"""
-REDUCTIONS = SOFTMAX | frozenset(_REDUCTIONS.split())
 
 
 class Kind(Enum):
@@ -68,20 +69,6 @@ class Group:
     def reductions(self) -> int:
         """How many of its nodes sum up."""
         return sum(map(reduces, self.nodes))
-
-
-def reduces(node: Node) -> bool:
-    """Say whether a node sums up elements; one along dims of one element does not."""
-    shapes = [_first(n).shape for n in (*node.all_input_nodes[:1], node)]
-    same = prod(shapes[0]) == prod(shapes[1]) and len(shapes[0]) != len(shapes[1])
-    ones = operator_of(node) in ("sum", "mean", "logsumexp") and (same or shapes[0] == shapes[1])
-    return operator_of(node) in REDUCTIONS and not ones
-
-
-def _first(node: Node) -> Any:
-    """Return a value, or the first of several."""
-    value = node.meta["val"]
-    return value[0] if isinstance(value, tuple | list) else value
 
 
 def ordered(grouping: Grouping) -> list[Group]:
@@ -165,8 +152,10 @@ class Grouping:
             joined = low and node not in self.alone and self._joins(node, low[-1])
             self._add(node, low[-1] if joined else Group(Kind.PRODUCT, region))
         else:
-            kinds = (Kind.CHAIN,) if reduces(node) else (*Kind,)[1:]
-            self._join(node, [g for g in self._sources(node) if g.kind in kinds], region)
+            among = [g for g in self._sources(node) if g.kind is not Kind.CALL]
+            if reduces(node):
+                among = [g for g in among if g.kind is Kind.CHAIN or self._held(node, g)]
+            self._join(node, among, region)
 
     def _join(self, node: Node, among: list[Group], region: int) -> None:
         """Put an elementwise function or reduction into the last group that may take it."""
@@ -211,6 +200,11 @@ class Grouping:
         nodes = [*group.nodes, *more]
         sums = group.reductions + sum(map(reduces, more))
         return len(nodes) <= MOST_NODES and sums <= MOST_REDUCTIONS
+
+    def _held(self, node: Node, group: Group) -> bool:
+        """Say whether a block holds the rows of a product's result that a node sums up."""
+        narrow = is_narrow(group.nodes, LOW_RANK)
+        return group.kind is Kind.PRODUCT and narrow and sums_last_dim(node)
 
     def _low_rank(self, group: Group) -> bool:
         columns = [min(free_extents(n)) for n in group.products]
@@ -286,9 +280,9 @@ class Grouping:
     def _reads_alike(self, a: Group, b: Group) -> bool:
         """Say whether two groups sum rows of one tensor, none longer than a block holds."""
         stored = (n for g in (a, b) for n in g.nodes if self.used_outside(n, g))
-        made = {tuple(map(int, _first(n).shape)) for n in stored}
+        made = {tuple(map(int, first_of(n).shape)) for n in stored}
         taken = [{self.seen(x) for n in g.nodes for x in n.all_input_nodes} for g in (a, b)]
-        rows = [int(_first(n).numel()) for n in taken[0] & taken[1]]
+        rows = [int(first_of(n).numel()) for n in taken[0] & taken[1]]
         if a.region != b.region or len(made) != 1 or not rows:
             return False
         return 1 < max(rows) // max(1, prod(*made)) <= MOST_CENTRED

@@ -17,9 +17,10 @@ from itertools import chain
 from operator import or_
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
-from mirage_kernels.generator.partition.groups import Grouping, Kind, reduces
+from mirage_kernels.generator.partition.groups import Grouping, Kind
 from mirage_kernels.generator.partition.order import parts_of
 from mirage_kernels.generator.partition.parts import Part
+from mirage_kernels.generator.partition.reductions import reduces
 from mirage_kernels.generator.partition.trace import Node, memory_of, written_by
 
 MOST_TOGETHER = 8  # kernels of a launch: its arguments are 4 KiB at most

@@ -20,17 +20,25 @@ from mirage_kernels.generator.errors import (
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType, dumps
 from mirage_kernels.generator.partition.addressing import require_rows
-from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind, reduces
+from mirage_kernels.generator.partition.groups import (
+    FEW,
+    LOW_RANK,
+    Cuts,
+    Grouping,
+    Kind,
+)
 from mirage_kernels.generator.partition.horizontal import launches_of
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name
 from mirage_kernels.generator.partition.products import (
     PRODUCTS,
     factors,
     free_extents,
+    is_narrow,
     is_wider,
     products_of,
     require_one_type,
 )
+from mirage_kernels.generator.partition.reductions import reduces
 from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Function, Node, Trace, base_of, is_view
 from mirage_kernels.generator.pipeline import Result
@@ -200,7 +208,8 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     """Make the kernel of a part; where there is none, note what to cut otherwise.
 
     A launch of several kernels is taken apart. Pieces of one tensor and products go alone, products
-    first without what is in front of them; the last of several sums starts a kernel of its own.
+    first without sums behind them, then without what is in front; the last of several sums starts a
+    kernel of its own.
     """
     if part.kind is Kind.CALL:
         return True
@@ -263,6 +272,8 @@ def _cut_otherwise(part: Part, cuts: Cuts) -> None:
         cuts.parted.update(joined)
     elif len(sums) > 1 and len(part.results) > 1 and not {*sums} & cuts.apart:
         cuts.apart.add(sums[-1])
+    elif held := [n for n in _behind_product(part) if n not in cuts.first]:
+        cuts.first.add(held[0])
     elif products and part.computing[0] not in products and not {*products} <= cuts.bare:
         cuts.bare.update(products)
     elif products and len(part.computing) > 1 and not {*products} <= cuts.alone:
@@ -273,6 +284,13 @@ def _cut_otherwise(part: Part, cuts: Cuts) -> None:
         cuts.first.add(behind[0])
     else:
         cuts.calls.update(part.computing)
+
+
+def _behind_product(part: Part) -> list[Node]:
+    """Return the sums of rows of a product's narrow result, which a block holds."""
+    if part.kind is not Kind.PRODUCT or not is_narrow(part.computing, LOW_RANK):
+        return []
+    return [n for n in part.computing if reduces(n)]
 
 
 def _behind_results(part: Part) -> Iterator[Node]:
@@ -293,11 +311,13 @@ def _is_slow(result: Result, part: Part) -> bool:
     """Say whether another cut multiplies weights faster, or PyTorch does.
 
     So it is where there is the general schedule only, or for 64 rows one that is made for few; not
-    where PyTorch would write operands anew, in fp32.
+    where PyTorch would write operands anew, in fp32, and not where a block sums up the rows of a
+    narrow result.
     """
     if result.record.no_plan:
         return True
     variants, general = result.record.variants, not _is_fast(result)
+    general &= not _behind_product(part)
     few = len(part.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
     return part.kind is Kind.PRODUCT and _of_weights(part) and (general or few)
 

@@ -26,14 +26,34 @@ def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 
 def test_products_of_many_rows_are_pytorch_s() -> None:
-    program = cut(layer, ["x"], x=(8, 96), w=(80, 96), b=(80,))
+    program = cut(layer, ["x"], x=(8, 96), w=(160, 96), b=(160,))
     assert [dict(way.most) for way in program.ways] == [{"M": 64}, {}]
     assert ways(program) == [
         ["linear, relu, mul", "logsumexp"],
         ["[linear]", "relu, mul, logsumexp"],
     ]
     for rows in (1, 64, 65):
+        require_same(program, layer, x=drawn(rows, 96), w=drawn(160, 96), b=drawn(160))
+
+
+def test_sums_of_few_columns_are_in_the_kernel_of_their_product() -> None:
+    program = cut(layer, ["x"], x=(8, 96), w=(80, 96), b=(80,))
+    assert ways(program) == [
+        ["linear, relu, mul, logsumexp"],
+        ["[linear]", "relu, mul, logsumexp"],
+    ]
+    for rows in (1, 64, 65):
         require_same(program, layer, x=drawn(rows, 96), w=drawn(80, 96), b=drawn(80))
+
+
+def test_without_a_kernel_of_both_the_sums_are_the_next_one() -> None:
+    def make(recipe: Recipe) -> Result:
+        if "linear_mul_logsumexp" in recipe.name or "linear_logsumexp" in recipe.name:
+            raise SearchError("the search found nothing", "")
+        return made(recipe)
+
+    program = cut(layer, ["x"], make, x=(8, 96), w=(80, 96), b=(80,))
+    assert ways(program)[0] == ["linear, relu, mul", "logsumexp"]
 
 
 def mlp(x: Tensor, n: Tensor, g: Tensor, u: Tensor, d: Tensor) -> Tensor:
@@ -111,7 +131,7 @@ def test_where_no_kernel_is_found_pytorch_runs() -> None:
             raise SearchError("the search found nothing", "")
         return made(recipe)
 
-    program = cut(layer, ["x"], make, x=(8, 96), w=(80, 96), b=(80,))
+    program = cut(layer, ["x"], make, x=(8, 96), w=(160, 96), b=(160,))
     assert ways(program)[0] == ["linear, relu, mul", "[logsumexp]"]
     assert [*program.reasons.values()] == ["the search found nothing"] * 2
 
@@ -123,7 +143,7 @@ def test_a_product_that_only_the_general_schedule_has_goes_alone_then_to_pytorch
         names.append(recipe.name)
         return made(recipe, "general" if "linear" in recipe.name else "streaming")
 
-    program = cut(layer, ["x"], make, x=(8, 96), w=(80, 96), b=(80,))
+    program = cut(layer, ["x"], make, x=(8, 96), w=(160, 96), b=(160,))
     assert names[:2] == ["f_linear_mul", "f_linear"]
     assert ways(program) == [["[linear]", "relu, mul, logsumexp"]]
 
@@ -147,13 +167,13 @@ def test_an_extent_that_is_no_multiple_is_pytorch_s() -> None:
 
 
 def test_a_tensor_that_does_not_fit_is_named() -> None:
-    program = cut(layer, ["x"], x=(8, 96), w=(80, 96), b=(80,))
+    program = cut(layer, ["x"], x=(8, 96), w=(160, 96), b=(160,))
     document = cast("Mapping[str, Any]", program.document)
     call = SteppedProgram([document], lambda key, tensors, into, assume: [])
-    with pytest.raises(ValueError, match=r"f: w is \[80, 95\]; \[80, 96\] works"):
-        call(drawn(2, 96), drawn(80, 95), drawn(80))
-    with pytest.raises(ValueError, match=r"b is missing; a tensor \[80\] works"):
-        call(drawn(2, 96), drawn(80, 96))
+    with pytest.raises(ValueError, match=r"f: w is \[160, 95\]; \[160, 96\] works"):
+        call(drawn(2, 96), drawn(160, 95), drawn(160))
+    with pytest.raises(ValueError, match=r"b is missing; a tensor \[160\] works"):
+        call(drawn(2, 96), drawn(160, 96))
     with pytest.raises(TypeError, match="f takes x, w, b, each once"):
         call(drawn(2, 96), x=drawn(2, 96))
 

@@ -1,0 +1,43 @@
+"""Sums among a function's nodes, maxima and norms among them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.partition.trace import Node
+
+_BY_DIM = frozenset(
+    ("softmax", "_softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin")
+)
+CENTRED = frozenset(("layer_norm", "group_norm", "instance_norm"))  # two sums each
+SOFTMAX = frozenset(("softmax", "_softmax"))
+_REDUCTIONS = """
+log_softmax logsumexp sum mean var std var_mean aminmax max min amax amin norm linalg_vector_norm
+frobenius_norm layer_norm rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss
+huber_loss kl_div triplet_margin_loss _weight_norm cosine_similarity
+"""
+REDUCTIONS = SOFTMAX | frozenset(_REDUCTIONS.split())
+
+
+def reduces(node: Node) -> bool:
+    """Say whether a node sums up elements; one along dims of one element does not."""
+    shapes = [first_of(n).shape for n in (*node.all_input_nodes[:1], node)]
+    same = prod(shapes[0]) == prod(shapes[1]) and len(shapes[0]) != len(shapes[1])
+    ones = operator_of(node) in ("sum", "mean", "logsumexp") and (same or shapes[0] == shapes[1])
+    return operator_of(node) in REDUCTIONS and not ones
+
+
+def sums_last_dim(node: Node) -> bool:
+    """Say whether a node sums up along the last dim alone, of the operators that name dims."""
+    last = len(first_of(node.all_input_nodes[0]).shape) - 1
+    dims = node.args[1] if len(node.args) > 1 else None
+    dims = [dims] if isinstance(dims, int) else dims
+    return operator_of(node) in _BY_DIM and dims is not None and [*dims] in ([last], [-1])
+
+
+def first_of(node: Node) -> Any:
+    """Return a value, or the first of several."""
+    value = node.meta["val"]
+    return value[0] if isinstance(value, tuple | list) else value
