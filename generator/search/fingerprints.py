@@ -22,7 +22,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from mirage_kernels.generator.ir import DType, Graph, Node, parts_of
+from mirage_kernels.generator.ir import OPS, DType, Graph, Node, parts_of
 from mirage_kernels.generator.ir import Value as Edge
 from mirage_kernels.generator.ir.infer import SCALAR
 from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES, MAXIMA
@@ -184,12 +184,7 @@ class Refined(Values):
         sums weights that are not normalised yet.
         """
 
-        @cache
-        def meant(number: int) -> frozenset[str]:
-            """Return which of the spec's values a value is."""
-            known = fingerprints.spec_values(self.values[number].dims, self.setting.split)
-            return known.get(digest(self.arrays[number]), frozenset())
-
+        meant = self.meant(fingerprints)
         products = {
             (node.over, *args)
             for node in fingerprints.spec.of("contract")
@@ -203,6 +198,34 @@ class Refined(Values):
         }
         other = {s for s in contractions - own if s.over in {o.over for o in own}}
         return self.where(lambda step: step not in other)
+
+    def with_spec_steps(self, fingerprints: Fingerprints) -> Refined:
+        """Return the same values, those that the spec has as it makes them.
+
+        The spec's other results are made so: a program that takes its own steps shares with them
+        what they have in common.
+        """
+        meant, spec = self.meant(fingerprints), fingerprints.spec
+
+        def is_own(value: int, step: Step) -> bool:
+            nodes = [spec.producers[name] for name in meant(value)]
+            ways = [n.args for n in nodes if (n.op, n.over) == (step.op, step.over)]
+            ways += [args[::-1] for args in ways if OPS[step.op].commutative]
+            pairs = (zip(args, map(meant, step.args), strict=True) for args in ways)
+            return step.op == LOAD or not nodes or any(all(a in m for a, m in p) for p in pairs)
+
+        ways = [[s for s in own if is_own(i, s)] for i, own in enumerate(self.derivations)]
+        return replace(self, derivations=ways, extra=set())
+
+    def meant(self, fingerprints: Fingerprints) -> Callable[[int], frozenset[str]]:
+        """Return what says which of the spec's values a value is."""
+
+        @cache
+        def found(number: int) -> frozenset[str]:
+            known = fingerprints.spec_values(self.values[number].dims, self.setting.split)
+            return known.get(digest(self.arrays[number]), frozenset())
+
+        return found
 
     def with_loop_inputs(self) -> Refined:
         """Return the same values without inputs that have the loop's dim and are read before it.

@@ -161,7 +161,7 @@ class Search:
             programs = self.reaching(refined, through, problem.limits.kept_of_two)
             return Found(tuple(filter(None, (first.then(refined, p) for p in programs))), counts)
         if setting.loop is None:
-            programs = self.reaching(refined, None, problem.limits.kept)
+            programs = self.unlooped(refined)
         else:
             # Blocks that combine partial sums may make them without the loop: another setting's.
             through = [i for i, view in views.items() if view.loop_cut]
@@ -184,6 +184,19 @@ class Search:
             if problem.fingerprints.is_wanted(refined, value)
             for program in extraction.programs([value], kept)
         ]
+
+    def unlooped(self, refined: Refined) -> list[Program]:
+        """Return the cheapest programs of a task without a loop.
+
+        Beside other results the spec's own program is one of them, for what it shares with those.
+        """
+        problem = self.problem
+        programs = self.reaching(refined, None, problem.limits.kept)
+        if not problem.more_results:
+            return programs
+        own = self.reaching(refined.with_spec_steps(problem.fingerprints), None, 1)
+        known = {frozenset(p.steps) for p in programs}
+        return programs + [p for p in own if frozenset(p.steps) not in known]
 
     def looped(self, refined: Refined, through: Collection[int]) -> list[Program]:
         """Return the programs of a task with a loop: the cheapest, and some whatever is cheaper.

@@ -220,10 +220,11 @@ class _Block:
 
     def known(self, op: str, args: tuple[str, ...], over: str) -> str:
         """Return the value of a node that the block has, "" without one."""
-        terms = {n.name for n in self.builder.nodes if n.op == "mul" and n.args == args}
+        ways = (args, args[::-1]) if OPS[op].commutative else (args,)
+        terms = {n.name for n in self.builder.nodes if n.op == "mul" and n.args in ways}
         for n in self.builder.nodes:
             products = op == "contract" and n.op == "sum" and n.over == over and n.args[0] in terms
-            if products or (n.op, n.args, n.over) == (op, args, over):
+            if products or ((n.op, n.over) == (op, over) and n.args in ways):
                 return n.name
         return ""
 

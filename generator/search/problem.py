@@ -41,11 +41,15 @@ class Problem:
     """One spec with everything about it that the tasks of its search share.
 
     `terms` interns all terms. `tensors` are inputs and positions, `order` names their dims.
-    Everything else is computed when it is first needed.
+    `more_results` says that programs make others beside the output, whether or not the spec still
+    has them. Everything else is computed when it is first needed.
     """
 
-    def __init__(self, spec: Graph, limits: Limits, on: Target) -> None:
+    def __init__(
+        self, spec: Graph, limits: Limits, on: Target, *, more_results: bool = False
+    ) -> None:
         self.spec, self.limits, self.on = spec, limits, on
+        self.more_results = more_results or len(spec.outputs) > 1
         self.costs, self.terms = Costs(nominal_sizes(spec), on), Terms()
         inputs = [(n, self.terms.leaf("input", n.name)) for n in spec.inputs]
         iotas = [(n, source(self.terms, n)) for n in spec.of("iota")]
@@ -108,7 +112,8 @@ class Problem:
                     break
             spec = fold(problem.spec, problem.roles.long)
             if spec != problem.spec:
-                problem = Problem(spec, self.limits, self.on)
+                more = problem.more_results
+                problem = Problem(spec, self.limits, self.on, more_results=more)
         return problem
 
     def settings(self, *, first: bool = False) -> list[Setting]:

@@ -12,6 +12,7 @@ from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import Result, generate
+from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.request import Request
 
 Results = tuple[Tensor, Tensor]
@@ -69,3 +70,16 @@ def scaled(x: Tensor, w: Tensor) -> Results:
 def test_a_result_that_several_blocks_would_store_is_refused() -> None:
     with pytest.raises(SearchError, match="no muGraph equal to scaled"):
         made(scaled, {"x": (3, 512), "w": (3, 512)})
+
+
+def normed(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Results:
+    size = ((a * a + b * b).mean(-1, keepdim=True) + 1.0).sqrt()
+    return turned(a / size, b / size, cos, sin)
+
+
+def test_results_share_what_they_have_in_common() -> None:
+    """Cheaper ways to make one of them by itself would make the norm twice."""
+    (kernel,) = made(normed, CASES["a rotation"][1]).record.graph.blocks
+    assert kernel.body is not None
+    plain = without_threads(kernel.body)
+    assert [len(plain.of(op)) for op in ("sqrt", "sum", "contract", "div")] == [1, 1, 0, 3]
