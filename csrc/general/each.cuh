@@ -1,9 +1,10 @@
-// What general kernels of elementwise functions alone are written in: all threads of a block go
-// through elements of device memory. It needs no headers of CuTe.
+// What general kernels without tiles are written in: all threads of a block go through elements of
+// device memory. It needs no headers of CuTe.
 #pragma once
 
 #include <type_traits>
 
+#include "general/joins.cuh"
 #include "general/launch.cuh"
 #include "general/vectors.cuh"
 #include "tile/math/elementwise.cuh"

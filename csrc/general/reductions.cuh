@@ -3,21 +3,12 @@
 
 #include <cute/layout.hpp>
 
+#include "general/joins.cuh"
 #include "general/vectors.cuh"
-#include "tile/math/elementwise.cuh"
 
 namespace mirage::general {
 
 using cute::Int;
-
-struct Sum {
-  static constexpr float kIdentity = 0.0f;
-  static __device__ float join(float a, float b) { return a + b; }
-};
-struct Max {
-  static constexpr float kIdentity = -INFINITY;
-  static __device__ float join(float a, float b) { return tile::maximum(a, b); }
-};
 
 // How threads share a reduction: kOuts results, each of kSteps steps. A result has kLanes lanes of
 // a warp, and kWarps warps where there are fewer results than warps.

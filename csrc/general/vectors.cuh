@@ -57,48 +57,10 @@ __device__ void read(const T* from, float (&to)[kWidth]) {
   widened(loaded, to);
 }
 
-template <int kWidth, class T>
-__device__ void write(T* to, const float (&from)[kWidth]) {
-  Vector<T, kWidth> made;
-  if constexpr (sizeof(T) == 2 && kWidth % 2 == 0) {  // one instruction rounds two numbers
-#pragma unroll
-    for (int i = 0; i < kWidth; i += 2)
-      reinterpret_cast<tile::Pair<T>&>(made.of[i]) =
-          tile::from_floats<T>(make_float2(from[i], from[i + 1]));
-  } else {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) made.of[i] = T(from[i]);
-  }
-  *reinterpret_cast<Vector<T, kWidth>*>(to) = made;
-}
-
 // How far an index, 0 or more, is along a dim: strides of aligned tensors are ints.
 template <bool kAligned>
 __device__ int64_t along(int index, int64_t stride) {
   return kAligned ? int64_t(index) * static_cast<int>(stride) : index * stride;
-}
-
-// The row of a tensor that an index tensor says at `index`; -1 where it is none of the `rows`, or
-// not wanted. Negative numbers count from the last row if it `kWraps`.
-template <bool kWraps, class Index>
-__device__ int64_t row_of(const Index* index, bool wanted, int64_t rows) {
-  if (!wanted) return -1;
-  const int64_t given = *index;
-  const int64_t row = kWraps && given < 0 ? given + rows : given;
-  return row >= 0 && row < rows ? row : -1;
-}
-
-// The same of an index tensor whose numbers have 4 or 8 bytes.
-template <bool kWraps>
-__device__ int64_t row_of(const void* index, int64_t at, int bytes, bool wanted, int64_t rows) {
-  if (bytes == 8) return row_of<kWraps>(static_cast<const int64_t*>(index) + at, wanted, rows);
-  return row_of<kWraps>(static_cast<const int*>(index) + at, wanted, rows);
-}
-
-// How far a row is that lies in pages of so many rows.
-__device__ inline int64_t in_pages(int64_t row, int rows, int64_t page_stride, int64_t row_stride) {
-  const int page = static_cast<int>(row) / rows;
-  return page * page_stride + (static_cast<int>(row) - page * rows) * row_stride;
 }
 
 // A vector, NaN where there is no row that it could be of.
@@ -149,6 +111,37 @@ __device__ Vector<T, kWidth> read_if(const T* from, bool wanted) {
           : "l"(reinterpret_cast<const uint32_t*>(from) + i), "r"(take));
   }
   return made.vector;
+}
+
+// The row that a number says; -1 where it is none of the `rows`, or not wanted. Negative numbers
+// count from the last row if it `kWraps`.
+template <bool kWraps>
+__device__ int64_t row_within(int64_t given, bool wanted, int64_t rows) {
+  const int64_t row = kWraps && given < 0 ? given + rows : given;
+  return wanted && row >= 0 && row < rows ? row : -1;
+}
+
+// The row of a tensor that an index tensor says at `index`. Like other reads it is under way while
+// threads go on, as nothing here decides where they go.
+template <bool kWraps, class Index>
+__device__ int64_t row_of(const Index* index, bool wanted, int64_t rows) {
+  return row_within<kWraps>(read_if<1>(index, wanted).of[0], wanted, rows);
+}
+
+// The same of an index tensor whose numbers have 4 or 8 bytes.
+template <bool kWraps>
+__device__ int64_t row_of(const void* index, int64_t at, int bytes, bool wanted, int64_t rows) {
+  const bool wide = bytes == 8;
+  const auto* eights = static_cast<const int64_t*>(index) + at;
+  const int64_t large = read_if<1>(eights, wanted && wide).of[0];
+  const int small = read_if<1>(static_cast<const int*>(index) + at, wanted && !wide).of[0];
+  return row_within<kWraps>(wide ? large : small, wanted, rows);
+}
+
+// How far a row is that lies in pages of so many rows; anything where there is no row.
+__device__ inline int64_t in_pages(int64_t row, int rows, int64_t page_stride, int64_t row_stride) {
+  const uint32_t page = static_cast<uint32_t>(row) / static_cast<uint32_t>(rows);
+  return page * page_stride + (static_cast<uint32_t>(row) - page * rows) * row_stride;
 }
 
 // The elements of a tensor in device memory that lie within its extents, the others zeros.
@@ -246,9 +239,54 @@ __device__ Vector<T, kWidth> shifted(const Uneven<T, kWidth>& words) {
   return made.vector;
 }
 
+// Rounded elements as a vector.
+template <class T, int kWidth>
+__device__ Vector<T, kWidth> narrowed(const float (&from)[kWidth]) {
+  Vector<T, kWidth> made;
+  if constexpr (sizeof(T) == 2 && kWidth % 2 == 0) {  // one instruction rounds two numbers
+#pragma unroll
+    for (int i = 0; i < kWidth; i += 2)
+      reinterpret_cast<tile::Pair<T>&>(made.of[i]) =
+          tile::from_floats<T>(make_float2(from[i], from[i + 1]));
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) made.of[i] = T(from[i]);
+  }
+  return made;
+}
+
+template <int kWidth, class T>
+__device__ void write(T* to, const float (&from)[kWidth]) {
+  *reinterpret_cast<Vector<T, kWidth>*>(to) = narrowed<T>(from);
+}
+
+// A vector to device memory, where it is wanted. Left to itself the compiler stores some of them
+// pair by pair.
+template <int kWidth, class T>
+__device__ void write_if(T* to, const Vector<T, kWidth>& from, bool wanted) {
+  constexpr int kBytes = sizeof(T) * kWidth;
+  if constexpr (kBytes % 16 == 0) {
+    const auto* words = reinterpret_cast<const uint32_t*>(&from);
+    const int store = wanted;
+#pragma unroll
+    for (int i = 0; i < kBytes / 4; i += 4)
+      asm volatile(
+          "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p st.global.v4.u32 [%0], {%1, %2, %3, %4}; }" ::
+              "l"(reinterpret_cast<uint32_t*>(to) + i),
+          "r"(words[i]), "r"(words[i + 1]), "r"(words[i + 2]), "r"(words[i + 3]), "r"(store)
+          : "memory");
+  } else if (wanted) {
+    *reinterpret_cast<Vector<T, kWidth>*>(to) = from;
+  }
+}
+
 template <int kWidth, bool kAligned, class T>
 __device__ void write_within(T* to, int64_t stride, int64_t left, const float (&from)[kWidth]) {
-  if (kAligned && stride == 1 && left >= kWidth) return write(to, from);
+  if constexpr (kAligned) {
+    const bool whole = stride == 1 && left >= kWidth;
+    write_if(to, narrowed<T>(from), whole);
+    if (whole || left <= 0) return;
+  }
 #pragma unroll
   for (int i = 0; i < kWidth; ++i)
     if (i < left) to[i * stride] = T(from[i]);

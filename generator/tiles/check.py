@@ -28,7 +28,8 @@ from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.tiles.indices import draws, gathered, scattered
 from mirage_kernels.generator.tiles.interpret import Interpreter
-from mirage_kernels.generator.tiles.lower import block_programs
+from mirage_kernels.generator.tiles.lower import block_program, block_programs
+from mirage_kernels.generator.tiles.passes import with_held_rows
 from mirage_kernels.generator.tiles.program import BlockProgram
 
 CLOSE = 1e-9  # relative difference of float64 results that are the same
@@ -44,10 +45,21 @@ def require_same(graph: Graph, threads: int, stages: int, indexed: Sequence[Inde
 
     Tensors that are `indexed` are read and written through random index tensors.
     """
-    short, sizes = shortened(graph)
     own = of_results(indexed, graph.outputs)
-    programs = [p.with_indices(own) for p in block_programs(short, threads, stages)]
+    short, programs, sizes = shortened_programs(graph, threads, stages, own)
     compare(short, programs, sizes, own)
+
+
+def shortened_programs(
+    graph: Graph, threads: int, stages: int, indexed: Mapping[str, Indexed] | None = None
+) -> tuple[Graph, list[BlockProgram], dict[str, int]]:
+    """Return a short muGraph, its programs, and extents: threads hold rows where long ones do."""
+    short, sizes = shortened(graph)
+    long = block_programs(graph, threads, stages, indexed)
+    made = (block_program(short, node, threads, stages) for node in short.blocks)
+    plain = [program.with_indices(indexed or {}) for program in made]
+    pairs = zip(plain, long, strict=True)
+    return short, [with_held_rows(own) if whole.held else own for own, whole in pairs], sizes
 
 
 def compare(

@@ -23,6 +23,7 @@ from mirage_kernels.generator.tiles.program import (
     Fragment,
     Load,
     Reduce,
+    Rows,
     Scale,
     Spill,
     Statement,
@@ -31,7 +32,7 @@ from mirage_kernels.generator.tiles.program import (
 )
 from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
 from mirage_kernels.generator.tiles.rows import index_arguments, require_zeros
-from mirage_kernels.generator.tiles.stores import in_passes, write_stores
+from mirage_kernels.generator.tiles.stores import in_passes, write_rows, write_stores
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
 
 
@@ -71,7 +72,7 @@ class KernelWriter:
         w = self.writer
         self._arguments()
         w.line("template <bool kAligned>")
-        w.line(f"__global__ void __launch_bounds__({bounds(self.program)})")
+        w.line(f"__global__ void __launch_bounds__({bounds([self.program])})")
         with w.block(f"{self.symbol}(const __grid_constant__ {self.args_type} args) {{"):
             self._body("blockIdx.x")
         w.line()
@@ -246,6 +247,7 @@ class KernelWriter:
             Spill: self._spill,
             Combine: self._combine,
             Store: lambda *stores: write_stores(self.formulas, stores),
+            Rows: lambda s: write_rows(self.formulas, s),
             Barrier: self._barrier,
             Arrive: self._arrive,
         }

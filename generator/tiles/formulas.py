@@ -182,7 +182,7 @@ class Formulas:
         parts = [f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m]
         if value in p.indexed:
             w.line(f"const int64_t row = {place.found.get(value) or row_of(self, value, place)};")
-            parts.append(f"(row < 0 ? 0 : {behind_first_row(p.indexed[value], strides)})")
+            parts.append(behind_first_row(p.indexed[value], strides))  # of no row: anywhere
         offset = " + ".join(parts) or "0"
         packed = p.packed_strides(value)
         if packed:
@@ -334,6 +334,8 @@ class Formulas:
             dim = type_.names[0] if type_.names else node.over
             more = " + e" if place.vector == dim else ""
             return f"float({self.globally(name, dim, place.at[dim])}{more})"
+        if name in p.held:
+            return f"{name}_row"
         if not type_.dims:
             return f"{name}[0]" if name in p.tiles else f"float(args.{name})"
         varies, count = place.vector in type_.names, self.count(name, place)

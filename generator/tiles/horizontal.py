@@ -13,6 +13,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Phase
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.reductions import bounds
 
 LOOPED = (Phase.LOOP, Phase.AFTER, Phase.JOINED)
 
@@ -68,7 +69,8 @@ class JointWriter:
             w.line(f"int ends[{len(self.parts)}];")
         w.line()
         w.line("template <bool kAligned>")
-        w.line(f"__global__ void __launch_bounds__({self.parts[0].program.threads})")
+        programs = [part.program for part in self.parts]
+        w.line(f"__global__ void __launch_bounds__({bounds(programs)})")
         with w.block(f"{self.symbol}(const __grid_constant__ {self.args_type} args) {{"):
             w.line("const int block = blockIdx.x;")
             for i, part in enumerate(self.parts):

@@ -27,6 +27,7 @@ from mirage_kernels.generator.tiles.machine import (
 )
 from mirage_kernels.generator.tiles.memory import COPIES, Array, Places, TileError
 from mirage_kernels.generator.tiles.program import (
+    WARP,
     Add,
     Arrive,
     Barrier,
@@ -37,11 +38,13 @@ from mirage_kernels.generator.tiles.program import (
     Fill,
     Load,
     Reduce,
+    Rows,
     Scale,
     Spill,
     Statement,
     Store,
 )
+from mirage_kernels.generator.tiles.vectors import WIDTHS
 
 
 class Interpreter:
@@ -245,6 +248,10 @@ class _Run(Machine[Statement, None]):
         node = p.node(value)
         if value in p.tiles and not again:
             return b.get(value, index)
+        if value in p.held:
+            if value not in b.sums:
+                raise TileError(f"{value} is read before rows are joined to it")
+            return b.sums[value][tuple(index[d] for d in p.type(value).names)]
         if value in p.iotas or node.op == "iota":
             dim = p.type(value).names[0]
             return b.whole(value, {dim: index[dim]})[dim].astype(np.float64)
@@ -258,22 +265,34 @@ class _Run(Machine[Statement, None]):
         with np.errstate(all="ignore"):
             return elementwise(node.op, args)
 
-    def reduce(self, s: Reduce) -> None:
-        b, tile = self.block, self.program.tiles[s.tile]
-        values = [s.value, *([s.other] if s.other else [])]
-        over = self.extent_of(values, s.over)
-        dims = (*tile.dims, over)
+    def joined_along(self, s: Reduce, kept: Sequence[Dim]) -> Array:
+        """Return what formulas join to along a dim, for each place of those that are kept."""
+        dims = (*kept, self.extent_of(s.values, s.over))
         index = indices(dims)
         with np.errstate(all="ignore"):
             made = np.prod(
-                [np.broadcast_to(self.formula(v, index), [d.size for d in dims]) for v in values],
+                [np.broadcast_to(self.formula(v, index), [d.size for d in dims]) for v in s.values],
                 axis=0,
             )
-        first = next(v for v in values if s.over in self.program.type(v).names)
+        first = next(v for v in s.values if s.over in self.program.type(v).names)
         identity = -np.inf if s.op == "max" else 0.0
-        made = np.where(b.tested(first, {s.over: index[s.over]}), made, identity)
-        joined = made.max(axis=-1) if s.op == "max" else made.sum(axis=-1)
-        out = indices(tile.dims)
+        made = np.where(self.block.tested(first, {s.over: index[s.over]}), made, identity)
+        return np.asarray(made.max(axis=-1) if s.op == "max" else made.sum(axis=-1))
+
+    def rows(self, s: Rows) -> None:
+        """Join rows that the lanes of a warp hold, then store; all of a row has to be held."""
+        row = self.extent_of(s.joins[0].values, s.joins[0].over).size
+        if s.lanes > WARP or s.lanes & s.lanes - 1 or s.lanes * WIDTHS[0] < row:
+            raise TileError(f"no {s.lanes} lanes of a warp hold a row of {row} elements")
+        for one in s.joins:
+            kept = self.program.type(one.tile).dims
+            self.block.sums[one.tile] = self.joined_along(one, kept)
+        for one in s.stores:
+            self.store(one)
+
+    def reduce(self, s: Reduce) -> None:
+        b, tile = self.block, self.program.tiles[s.tile]
+        joined, out = self.joined_along(s, tile.dims), indices(tile.dims)
         if not s.carried:
             return b.put(s.tile, out, joined)
         before = b.own(s.tile, out)
@@ -352,6 +371,7 @@ class _Run(Machine[Statement, None]):
         Fill: fill,
         Clear: clear,
         Reduce: reduce,
+        Rows: rows,
         Add: add,
         Scale: scale,
         Contract: contract,

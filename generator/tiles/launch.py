@@ -25,7 +25,7 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.horizontal import JointWriter, launches
-from mirage_kernels.generator.tiles.program import BlockProgram, Store
+from mirage_kernels.generator.tiles.program import BlockProgram, Rows, Store
 from mirage_kernels.generator.tiles.vectors import has_uneven_rows
 
 _PARAMETERS = (
@@ -122,11 +122,11 @@ class Launcher:
 
     @property
     def _header(self) -> str:
-        """Return what kernels are written in: those that store results alone need no CuTe."""
+        """Return what kernels are written in: without tiles they need no CuTe."""
         said = (
             s for b in self.buckets for p in b.programs for x in p.statements.values() for s in x
         )
-        return "each" if all(isinstance(s, Store) for s in said) else "block"
+        return "each" if all(isinstance(s, Store | Rows) for s in said) else "block"
 
     def _launches(self, bucket: Bucket) -> list[KernelWriter | JointWriter]:
         """Return what writes the kernel of each launch, in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -11,6 +11,7 @@ from mirage_kernels.generator.ir import (
     Dim,
     DType,
     Graph,
+    Indexed,
     Kind,
     Node,
     Phase,
@@ -21,7 +22,9 @@ from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES, MAXIMA
 from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.tiles.barriers import with_barriers
+from mirage_kernels.generator.tiles.passes import are_one_pass, with_held_rows
 from mirage_kernels.generator.tiles.program import (
+    DEAR,
     Add,
     BlockProgram,
     Clear,
@@ -36,7 +39,6 @@ from mirage_kernels.generator.tiles.program import (
     Statement,
     Store,
     Tile,
-    are_one_pass,
     reaches_beyond,
 )
 from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_parts
@@ -44,10 +46,6 @@ from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_part
 MASK = DType.FP16  # of truth values in shared memory: 1 and 0
 ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the tensor cores' instruction
 RESCALE = "_rescale"  # behind the name of a running maximum: its factor
-DEAR = {"exp": 5, "log": 8, "sqrt": 6, "rsqrt": 6, "sigmoid": 10, "silu": 10, "tanh": 20} | {
-    **dict.fromkeys(("gelu", "mish", "softplus", "elu", "sin", "cos"), 25),
-    **{"gelu_tanh": 12, "div": 4},
-}  # warp instructions of operations that take many
 OFTEN = 8  # times that a dear operation is computed again at most
 _REDUCTIONS = ("contract", *ops_of_kind(Kind.REDUCE, Kind.STABILISER))
 IDENTITY = {"sum": 0.0, "max": -float("inf")}
@@ -66,9 +64,15 @@ def block_program(graph: Graph, kernel: Node, threads: int, stages: int) -> Bloc
     return _Lowering(graph, kernel, threads, stages).program()
 
 
-def block_programs(graph: Graph, threads: int, stages: int) -> tuple[BlockProgram, ...]:
-    """Return the tile programs of all kernels of a kernel graph."""
-    return tuple(block_program(graph, node, threads, stages) for node in graph.blocks)
+def block_programs(
+    graph: Graph, threads: int, stages: int, indexed: Mapping[str, Indexed] | None = None
+) -> tuple[BlockProgram, ...]:
+    """Return the tile programs of all kernels of a kernel graph, as general kernels run them.
+
+    Some tensors may be `indexed`. Threads hold rows where these are short.
+    """
+    plain = (block_program(graph, node, threads, stages) for node in graph.blocks)
+    return tuple(with_held_rows(p.with_indices(indexed or {})) for p in plain)
 
 
 class _Lowering:

@@ -9,19 +9,16 @@ take part in each, and a barrier stands wherever one reads what others wrote.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
 from mirage_kernels.generator.ir import (
-    OPS,
     Axis,
     Dim,
     DType,
     Graph,
     Indexed,
-    Kind,
     Node,
     Phase,
     Space,
@@ -30,7 +27,12 @@ from mirage_kernels.generator.ir import (
 
 VECTOR_BYTES = 16  # what a thread copies at once
 WARP = 32  # threads
+THREADS_EACH = 2048  # of a multiprocessor: CUDA programming guide, appendix
 MOST_INT = 2**31
+DEAR = {"exp": 5, "log": 8, "sqrt": 6, "rsqrt": 6, "sigmoid": 10, "silu": 10, "tanh": 20} | {
+    **dict.fromkeys(("gelu", "mish", "softplus", "elu", "sin", "cos"), 25),
+    **{"gelu_tanh": 12, "div": 4},
+}  # warp instructions of operations that take many
 SCRATCH_BYTES = 32  # of a warp: a float for each element of the widest vector
 
 
@@ -212,6 +214,18 @@ class Store(Statement):
 
 
 @dataclass(frozen=True)
+class Rows(Statement):
+    """Join rows that threads hold in registers, then store what is made of them.
+
+    So many `lanes` of a warp share a row, a vector each. All of them get what it joins to.
+    """
+
+    joins: tuple[Reduce, ...] = ()
+    stores: tuple[Store, ...] = ()
+    lanes: int = 1
+
+
+@dataclass(frozen=True)
 class Barrier(Statement):
     """All threads of the block get here before any goes on; `copies` waits for loads first.
 
@@ -304,8 +318,8 @@ class BlockProgram:
                 todo += self.node(name).args[::-1]
 
     def is_leaf(self, name: str) -> bool:
-        """Say whether a value is at hand: a tile, an input read in place, a literal."""
-        return name in self.tiles or not self.node(name).args
+        """Say whether a value is at hand: a tile, what a row joins to, an input, a literal."""
+        return name in self.tiles or name in self.held or not self.node(name).args
 
     def packed_strides(self, name: str) -> dict[str, int]:
         """Return the strides by dim of a tensor of static extents that lie side by side, else none.
@@ -338,6 +352,12 @@ class BlockProgram:
         said = (s for phase in self.statements.values() for s in phase)
         return [s for s in said if isinstance(s, Reduce)]
 
+    @cached_property
+    def held(self) -> frozenset[str]:
+        """What rows join to that threads hold in registers."""
+        said = (s for phase in self.statements.values() for s in phase)
+        return frozenset(j.tile for s in said if isinstance(s, Rows) for j in s.joins)
+
     @property
     def shared_bytes(self) -> int:
         """Bytes of all tiles, and of what the warps of a block leave each other in reductions."""
@@ -347,39 +367,3 @@ class BlockProgram:
 def reaches_beyond(whole: Dim, tile: int, size: int) -> bool:
     """Say whether tiles of `size` places may lie beyond a dim's end; `tile` of them are its own."""
     return whole.dynamic or whole.size % tile != 0 or size != tile
-
-
-def is_one_pass(body: Graph) -> bool:
-    """Say whether threads make all results of a block element by element, in the same order."""
-    kinds, stored = (Kind.ELEMENTWISE, Kind.SOURCE, Kind.OUTPUT), body.of("output")
-    orders = {n.out.type.names for n in stored}
-    made = {frozenset(body.values[n.args[0]].type.names) for n in stored}
-    plain = all(OPS[n.op].kind in kinds for n in body.nodes)
-    loop = body.space is not None and body.space.loop is not None
-    return plain and not loop and len(orders) == 1 and made == {*map(frozenset, orders)}
-
-
-def are_one_pass(body: Graph, names: AbstractSet[str]) -> bool:
-    """Say whether threads make values in one pass: all results of a block, or sums side by side.
-
-    These take inputs alone, and go along one dim, which is contiguous in all that they read.
-    """
-    if is_one_pass(body):
-        return True
-    kinds = {n.name: OPS[n.op].kind for n in body.nodes}
-    plain = (Kind.ELEMENTWISE, Kind.SOURCE)
-    said = [n for n in body.nodes if kinds[n.name] not in plain]
-    first = next((i for i, n in enumerate(said) if n.name in names), 0)
-    sums = said[first : first + len(names)]
-    if {n.name for n in sums} != names or {kinds[x] for x in names} != {Kind.REDUCE}:
-        return False
-
-    def leaves(name: str) -> set[str]:
-        args = body.producers[name].args if kinds[name] is Kind.ELEMENTWISE else ()
-        return set[str]().union(*map(leaves, args)) if args else {name}
-
-    read = {x for n in sums for a in n.args for x in leaves(a)}
-    orders = [t.names for t in (body.values[x].type for x in read) if t.dims]
-    alike = len({(n.op, n.over, n.out.type.dims) for n in sums}) == 1
-    inputs = all(kinds[x] is Kind.SOURCE for x in read)
-    return alike and inputs and all(order[-1] == sums[0].over for order in orders)

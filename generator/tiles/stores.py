@@ -1,15 +1,22 @@
-"""Stores of a tile program in CUDA, and which statements beside each other are one pass."""
+"""Stores of a tile program in CUDA, what rows that threads hold join to, and what is one pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_kernels.generator.ir import Dim, Phase
 from mirage_kernels.generator.tiles.formulas import Formulas, Place
-from mirage_kernels.generator.tiles.program import VECTOR_BYTES, Reduce, Statement, Store
+from mirage_kernels.generator.tiles.program import (
+    VECTOR_BYTES,
+    WARP,
+    Reduce,
+    Rows,
+    Statement,
+    Store,
+)
 from mirage_kernels.generator.tiles.reductions import in_one_pass
 from mirage_kernels.generator.tiles.vectors import WIDTHS, widest
 
@@ -62,27 +69,54 @@ def _is_one_pass(f: Formulas, before: Statement, s: Statement) -> bool:
 
 def write_stores(f: Formulas, stores: Sequence[Store]) -> None:
     """Write a pass. What several results are made of is read once."""
-    w, p, own = f.writer, f.program, Pass.of(f, stores[0])
+    p, own = f.program, Pass.of(f, stores[0])
     names = {d.name for d in own.dims}
     parts = {d: "0" for s in stores for d in p.type(s.output).names if d not in names}
     if own.of_one:
-        w.line("if (cluster_rank() == 0)")
-    with _taking(f, own, stores, parts) as place:
-        made = f.write([s.value for s in stores], place)
-        for s, value in zip(stores, made, strict=True):
-            with w.block("{") if len(stores) > 1 else _nothing():
-                aligned = f.in_tensor(s.output, place, "auto* to")
-                w.line(f"write_within<{own.width}, {aligned}>(to, stride, left, {value});")
+        f.writer.line("if (cluster_rank() == 0)")
+    with _taking(f, own, stores, [s.value for s in stores], parts) as place:
+        _write_all(f, stores, place)
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def write_rows(f: Formulas, s: Rows) -> None:
+    """Write a pass whose threads join what they have taken of a row before they store."""
+    own = Pass.of(f, s.stores[0])
+    dims = (*own.dims[:-1], replace(own.dims[-1], size=s.lanes * WIDTHS[0]))
+    own = replace(own, dims=dims, width=WIDTHS[0])
+    whole = str(prod(d.size for d in dims) // WIDTHS[0] % WARP == 0).lower()
+    values = [v for x in s.joins for v in x.values] + [x.value for x in s.stores]
+    with _taking(f, own, s.stores, values, {}) as place:
+        for join in s.joins:
+            op = "Max" if join.op == "max" else "Sum"
+            f.writer.line(f"float {join.tile}_row = {op}::kIdentity;")
+            with f.writer.block("{"):
+                _write_share(f, join, op, place)
+            joined = f"join_lanes<{op}, {s.lanes}, {whole}>({join.tile}_row)"
+            f.writer.line(f"{join.tile}_row = {joined};")
+        _write_all(f, s.stores, place)
+
+
+def _write_share(f: Formulas, join: Reduce, op: str, place: Place) -> None:
+    """Write what a thread's vector of a row joins to: nothing where that lies beyond the row."""
+    made, row = f.write(join.values, place), f"{join.tile}_row"
+    if f.is_uneven(join.value, join.over, place):
+        f.writer.line(f"if ({f.inside(join.value, [join.over], replace(place, vector=''))})")
+    with f.writer.block(f"for (int e = 0; e < {place.width}; ++e) {{"):
+        f.writer.line(f"{row} = {op}::join({row}, {' * '.join(f'{x}[e]' for x in made)});")
+
+
+def _write_all(f: Formulas, stores: Sequence[Store], place: Place) -> None:
+    """Write stores of vectors at a place."""
+    w, made = f.writer, f.write([s.value for s in stores], place)
+    for s, value in zip(stores, made, strict=True):
+        with w.block("{") if len(stores) > 1 else nullcontext():
+            aligned = f.in_tensor(s.output, place, "auto* to")
+            w.line(f"write_within<{place.width}, {aligned}>(to, stride, left, {value});")
 
 
 @contextmanager
 def _taking(
-    f: Formulas, own: Pass, stores: Sequence[Store], more: dict[str, str]
+    f: Formulas, own: Pass, stores: Sequence[Store], values: Sequence[str], more: dict[str, str]
 ) -> Iterator[Place]:
     """Open a loop of all threads over vectors that reads some of them before it uses one.
 
@@ -91,7 +125,7 @@ def _taking(
     """
     w, p, width = f.writer, f.program, own.width
     count = prod(d.size for d in own.dims) // width
-    read = dict.fromkeys(x for s in stores for x in f.reads(s.value))
+    read = dict.fromkeys(x for v in values for x in f.reads(v))
     rows = [s.output for s in stores if s.output in p.indexed]
     place = Place({}, own.dims, own.dims[-1].name if own.dims else "", width, [*read], rows)
     if not place.taken:

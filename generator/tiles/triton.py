@@ -12,7 +12,7 @@ from itertools import zip_longest
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Graph, Indexed, Phase, of_results, retile
 from mirage_kernels.generator.tiles.clusters import without_clusters
-from mirage_kernels.generator.tiles.lower import block_programs
+from mirage_kernels.generator.tiles.lower import block_program
 from mirage_kernels.generator.tiles.program import (
     Add,
     BlockProgram,
@@ -58,7 +58,9 @@ def emit_triton(
     graph = without_clusters(graph)
     tiles = {a.tile_key: TILE for s in graph.spaces for a in s.axes if not a.reduced}
     own = of_results(indexed, graph.outputs)
-    programs = [p.with_indices(own) for p in block_programs(retile(graph, tiles), 32, 1)]
+    tiled = retile(graph, tiles)
+    plain = [block_program(tiled, node, 32, 1) for node in tiled.blocks]
+    programs = [p.with_indices(own) for p in plain]
     w = Writer(unit="    ")
     launches = []
     for i, program in enumerate(programs):

@@ -23,7 +23,8 @@ from mirage_kernels.generator.tiles import interpret
 from mirage_kernels.generator.tiles.check import compare, require_same, shortened
 from mirage_kernels.generator.tiles.horizontal import launches
 from mirage_kernels.generator.tiles.lower import block_programs
-from mirage_kernels.generator.tiles.program import BlockProgram, is_one_pass
+from mirage_kernels.generator.tiles.passes import is_one_pass
+from mirage_kernels.generator.tiles.program import BlockProgram
 
 Made = tuple[torch.Tensor, ...]
 

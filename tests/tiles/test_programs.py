@@ -253,5 +253,7 @@ def test_sums_over_rows_of_uneven_length_go_through_words_as_they_lie() -> None:
 def test_threads_that_sum_up_what_they_read_in_place_have_registers_for_it() -> None:
     (_, text), *_ = emitted(lambda x, y: (x - y).square().mean(), "xy")
     assert "__launch_bounds__(64, 16)" in text
+    _, staged = row_norm(512)
+    assert "__launch_bounds__(64)" in staged
     _, held = row_norm(256)
-    assert "__launch_bounds__(64)" in held
+    assert "__launch_bounds__(64, 8)" in held

@@ -16,7 +16,7 @@ from math import inf
 from typing import ClassVar
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Dim, Graph, retile
+from mirage_kernels.generator.ir import Dim, Graph, Indexed, retile
 from mirage_kernels.generator.schedules.general.model import MOST_SUMS, kernels_us
 from mirage_kernels.generator.schedules.general.options import LONG, choices, combines
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
@@ -69,9 +69,11 @@ def reasons(graph: Graph, on: Target) -> Iterator[str]:
                 yield f"blocks that sum along {axis.dim} in one step are as many as it is long"
 
 
-def programs(graph: Graph, knobs: GeneralKnobs) -> tuple[BlockProgram, ...]:
-    """Return the programs of a muGraph's kernels with given knobs."""
-    return block_programs(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages)
+def programs(
+    graph: Graph, knobs: GeneralKnobs, indexed: Mapping[str, Indexed] | None = None
+) -> tuple[BlockProgram, ...]:
+    """Return the programs of a muGraph's kernels with given knobs; tensors may be `indexed`."""
+    return block_programs(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages, indexed)
 
 
 def _dims(graph: Graph) -> Iterator[Dim]:

@@ -14,8 +14,14 @@ from mirage_kernels.generator.meaning.cost import block_work, moved_bytes, with_
 from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.horizontal import launches
-from mirage_kernels.generator.tiles.lower import DEAR
-from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP, Barrier, BlockProgram
+from mirage_kernels.generator.tiles.program import (
+    DEAR,
+    THREADS_EACH,
+    VECTOR_BYTES,
+    WARP,
+    Barrier,
+    BlockProgram,
+)
 from mirage_kernels.generator.tiles.vectors import (
     WIDTHS,
     at_once,
@@ -26,7 +32,7 @@ from mirage_kernels.generator.tiles.vectors import (
 
 MOST_SUMS = 128  # fp32 sums of products that a thread keeps
 REGISTERS = 56  # of a thread beside its sums: a lead
-THREADS_EACH, BLOCKS_EACH = 2048, 32  # of a multiprocessor: CUDA programming guide, appendix
+BLOCKS_EACH = 32  # of a multiprocessor: CUDA programming guide, appendix
 PAGE_BYTES = 1024  # of a row of memory that is open, as seen by one multiprocessor: a lead
 LINE_BYTES = 64  # two sectors of the L2 cache, which memory gives together
 SECTOR_BYTES = 32

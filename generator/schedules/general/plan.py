@@ -81,10 +81,7 @@ def launcher(record: KernelRecord) -> Launcher:
     buckets = [
         Bucket(
             n,
-            tuple(
-                replace(p.with_indices(indexed), strided=record.strided)
-                for p in programs(record.graph, k)
-            ),
+            tuple(replace(p, strided=record.strided) for p in programs(record.graph, k, indexed)),
         )
         for n, k in chosen
         if isinstance(k, GeneralKnobs)
