@@ -15,15 +15,22 @@ TYPES = {  # of tensors, by their names in signatures
     "int64": torch.int64,
     "bool": torch.bool,
 }
+INDICES = "int"  # of an index tensor that may be of either type
+
+
+def types_of(wanted: dict[str, Any]) -> tuple[torch.dtype, ...]:
+    """Return the types that a tensor of a signature may be of."""
+    kind = wanted["dtype"]
+    return (torch.int32, torch.int64) if kind == INDICES else (TYPES[kind],)
 
 
 def tensor_misfit(
     wanted: dict[str, Any], tensor: Tensor, device: torch.device | None, sizes: dict[str, int]
 ) -> str:
     """Return what is wrong with a tensor; notes the extents of its dims in `sizes`."""
-    dtype, dims = TYPES[wanted["dtype"]], wanted["dims"]
-    if tensor.dtype is not dtype:
-        return f"is of {tensor.dtype}; {dtype} works"
+    dtypes, dims = types_of(wanted), wanted["dims"]
+    if tensor.dtype not in dtypes:
+        return f"is of {tensor.dtype}; {' or '.join(map(str, dtypes))} works"
     if tensor.device != device:
         return f"is on {tensor.device}; {device}, as the other tensors, works"
     if tensor.dim() != len(dims):

@@ -18,17 +18,14 @@ import ctypes
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from operator import is_
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mirage_kernels.assumptions import NOTHING, WEIGHTS, assumed
-from mirage_kernels.early_weights import AFTER_WAIT, LETS_NEXT_START
+from mirage_kernels.assumptions import assumed
 from mirage_kernels.errors import no_kernel_file_sentence, no_kernels_sentence, type_sentence
 from mirage_kernels.kernel_files import (
     add_kernels,
@@ -38,154 +35,10 @@ from mirage_kernels.kernel_files import (
     serves_op,
     shared_objects,
 )
-from mirage_kernels.program_checks import TYPES, arch_number, runs_on, tensor_misfit
+from mirage_kernels.program_checks import arch_number, types_of
 from mirage_kernels.program_documents import document_files, kernels_of, read_document
+from mirage_kernels.program_kernel import ProgramKernel as ProgramKernel
 from mirage_kernels.program_steps import SteppedProgram
-
-
-@dataclass(frozen=True)
-class ProgramKernel:
-    """A compiled kernel: what its signature says, and the functions of its shared object."""
-
-    symbol: str
-    signature: dict[str, Any]
-    launch: Any
-    workspace: Any
-    early: Any = None  # launches it so that it reads weights while the kernel before still runs
-
-    @property
-    def name(self) -> str:
-        """Name of the program."""
-        return str(self.signature["name"])
-
-    @property
-    def waits_first(self) -> bool:
-        """Say whether the next kernel starts only when those before this one have ended."""
-        return str(self.signature.get(LETS_NEXT_START)) == AFTER_WAIT
-
-    @property
-    def text(self) -> str:
-        """Say in one line what the kernel serves."""
-        s = self.signature
-        static = ", ".join(f"{dim}={size}" for dim, size in s["static"].items())
-        return f"{s['dtype']} {static or 'any extents'} on {s['arch']}"
-
-    @property
-    def key(self) -> str:
-        """What the op finds the kernel by: an architecture's kernels have their own."""
-        return f"{self.signature['arch']}/{self.symbol}"
-
-    def misfit(self, given: Sequence[Tensor | None]) -> str:
-        """Return why tensors do not fit, naming the first that does not; empty if they do."""
-        sizes: dict[str, int] = dict(self.signature["static"])
-        device = next((t.device for t in given if t is not None), None)
-        if device is not None and not runs_on(self.signature["arch"], device):
-            return f"{device} is of another architecture"
-        for wanted, tensor in zip(self.signature["tensors"], given, strict=True):
-            if tensor is not None:
-                reason = tensor_misfit(wanted, tensor, device, sizes)
-            else:
-                dims = f"[{', '.join(wanted['dims'])}]"
-                reason = "" if wanted["optional"] else f"is missing; a tensor {dims} works"
-            if reason:
-                return f"{wanted['name']} {reason}"
-        if device is None:
-            return "no tensor is given"
-        lost = [dim for dim in self.signature["dynamic"] if dim not in sizes]
-        return f"{', '.join(lost)} is known from no tensor that is given" if lost else ""
-
-    def sizes(self, given: Sequence[Tensor | None]) -> dict[str, int]:
-        """Return the extent of every dim."""
-        found: dict[str, int] = dict(self.signature["static"])
-        for wanted, tensor in zip(self.signature["tensors"], given, strict=True):
-            if tensor is not None:
-                found.update(zip(wanted["dims"], tensor.shape, strict=True))
-        return found
-
-    def results(
-        self, given: Sequence[Tensor | None], into: Sequence[Tensor | None] = ()
-    ) -> list[Tensor]:
-        """Return tensors for the results, not yet computed: those of `into`, and new ones."""
-        sizes, like = self.sizes(given), next(t for t in given if t is not None)
-        wanted = self.signature["results"]
-        return [
-            like.new_empty([sizes[d] for d in made["dims"]], dtype=TYPES[made["dtype"]])
-            if there is None
-            else there
-            for made, there in zip(wanted, into or [None] * len(wanted), strict=True)
-        ]
-
-    def side_by_side(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return tensors as fast schedules take them: copies of those that lie otherwise.
-
-        Vectors that are read by their strides stay as they are: one element may stand for all.
-        """
-        wanted, counted = self.signature["tensors"], self.signature["dynamic"][:1]
-        return [
-            t if t is None or w.get("broadcast") else _rows(t, apart=[*w["dims"][:-1]] == counted)
-            for t, w in zip(given, wanted, strict=True)
-        ]
-
-    def run(
-        self,
-        given: Sequence[Tensor | None],
-        scalars: Sequence[float],
-        made: Sequence[Tensor],
-        assume: int = NOTHING,
-    ) -> None:
-        """Launch the kernel on the current stream; it writes its results, which may lie apart."""
-        sizes, wanted_at = self.sizes(given), made
-        for wanted, tensor in zip(self.signature["results"], made, strict=True):
-            sizes.update(zip(wanted["dims"], tensor.shape, strict=True))
-        if self.signature.get("layout") == "rows":  # these write side by side
-            made = [
-                t if _is_row(t) else torch.empty_like(t, memory_format=torch.contiguous_format)
-                for t in made
-            ]
-            given, called = self.side_by_side(given), given  # a copy may not have ended
-            assume = assume if all(map(is_, given, called)) else NOTHING
-        launch = self.early if assume & WEIGHTS and self.early is not None else self.launch
-        tensors = [*given, *made]
-        ranks = [len(t["dims"]) for t in self.signature["tensors"]] + [t.dim() for t in made]
-        strides = [
-            n
-            for t, r in zip(tensors, ranks, strict=True)
-            for n in (t.stride() if t is not None else (0,) * r)
-        ]
-        dims = _array(ctypes.c_int64, [sizes[d] for d in self.signature["dynamic"]])
-        with torch.cuda.device(made[0].device):
-            space = torch.empty(self.workspace(dims), dtype=torch.uint8, device=made[0].device)
-            status = launch(
-                _array(ctypes.c_void_p, [t.data_ptr() if t is not None else None for t in tensors]),
-                _array(ctypes.c_int64, strides),
-                dims,
-                _array(ctypes.c_double, list(scalars)),
-                ctypes.c_void_p(space.data_ptr()),
-                ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
-            )
-        if status:
-            raise RuntimeError(f"{self.name}: the launch failed with CUDA error {status}")
-        for place, tensor in zip(wanted_at, made, strict=True):
-            if place is not tensor:
-                place.copy_(tensor)
-
-
-def _rows(tensor: Tensor, *, apart: bool) -> Tensor:
-    """Return a tensor whose rows begin at multiples of 16 bytes, side by side or `apart`."""
-    rows = apart and tensor.stride(1) == 1 and tensor.stride(0) * tensor.element_size() % 16 == 0
-    if rows and tensor.data_ptr() % 16 == 0:
-        return tensor
-    made = tensor.contiguous()
-    return made if _is_row(made) else made.clone()
-
-
-def _is_row(tensor: Tensor) -> bool:
-    return tensor.is_contiguous() and tensor.data_ptr() % 16 == 0
-
-
-def _array(kind: Any, values: Sequence[Any]) -> Any:
-    return (kind * max(1, len(values)))(*values)
-
 
 _kernels: dict[str, ProgramKernel] = {}
 _documents: dict[str, dict[str, Any]] = {}  # of programs of several steps, by file
@@ -278,8 +131,16 @@ class Program:
             kernel.text for kernel in self.kernels
         )
 
-    def __call__(self, *args: Tensor | float | None, **named: Tensor | float | None) -> Any:
-        """Run the kernel of the tensors' types and extents; raises ValueError if none fits."""
+    def __call__(
+        self,
+        *args: Tensor | float | None,
+        into: Sequence[Tensor | None] = (),
+        **named: Tensor | float | None,
+    ) -> Any:
+        """Run the kernel of the tensors' types and extents; raises ValueError if none fits.
+
+        It writes results `into` tensors that are given for them, such as a cache, and makes others.
+        """
         if len(args) > len(self.inputs) or {*named} - {*self.inputs[len(args) :]}:
             raise TypeError(f"{self.name} takes {', '.join(self.inputs)}, each once")
         given = {**dict(zip(self.inputs, args, strict=False)), **named}
@@ -291,11 +152,9 @@ class Program:
                 reasons.append(f"{kernel.text}: it has no {', '.join(over)}")
                 continue
             tensors, scalars = self._split(kernel, given)
-            reason = kernel.misfit(tensors)
+            reason = kernel.misfit(tensors, into)
             if not reason:
-                made: list[Tensor] = torch.ops.mirage_kernels.run_program(
-                    kernel.key, tensors, scalars, assumed(self.name, None)
-                )
+                made = _results(kernel.key, (tensors, scalars), into, assumed(self.name, None))
                 return made[0] if len(made) == 1 else tuple(made)
             reasons.append(f"{kernel.text}: {reason}")
         raise ValueError(f"{self.name}: no loaded kernel fits. " + "; ".join(reasons))
@@ -344,14 +203,25 @@ def _launched(
     if key not in _kernels:
         raise KeyError(f"the kernel {key} of this program is not loaded: was it compiled?")
     for wanted, tensor in zip(_kernels[key].signature["tensors"], tensors, strict=True):
-        if tensor.dtype is not TYPES[wanted["dtype"]]:
+        if tensor.dtype not in types_of(wanted):
             of = f"{_kernels[key].name}: {wanted['name']} is of {tensor.dtype}"
-            raise ValueError(f"{of}; {TYPES[wanted['dtype']]} works: generate the program anew")
+            raise ValueError(f"{of}; {types_of(wanted)[0]} works: generate the program anew")
+    return _results(key, (tensors, ()), into, assume)
+
+
+def _results(
+    key: str,
+    given: tuple[Sequence[Tensor | None], Sequence[float]],
+    into: Sequence[Tensor | None],
+    assume: int,
+) -> Sequence[Tensor]:
+    """Run a loaded kernel on tensors and numbers; return its results, those of `into` in place."""
+    tensors, scalars = given
     if not any(place is not None for place in into):
-        made: list[Tensor] = torch.ops.mirage_kernels.run_program(key, tensors, [], assume)
+        made: list[Tensor] = torch.ops.mirage_kernels.run_program(key, tensors, scalars, assume)
         return made
     results = _kernels[key].results(tensors, into)
-    torch.ops.mirage_kernels.run_program_into(key, tensors, results, assume)
+    torch.ops.mirage_kernels.run_program_into(key, tensors, scalars, results, assume)
     return results
 
 
@@ -387,12 +257,22 @@ def _(
 
 @torch.library.custom_op("mirage_kernels::run_program_into", mutates_args=("results",))
 def run_program_into(
-    key: str, tensors: Sequence[Tensor], results: Sequence[Tensor], assume: int
+    key: str,
+    tensors: Sequence[Tensor | None],
+    scalars: Sequence[float],
+    results: Sequence[Tensor],
+    assume: int,
 ) -> None:
     """Run a loaded kernel, which writes its results where these tensors lie."""
-    _run(key, tensors, [], results, assume)
+    _run(key, tensors, scalars, results, assume)
 
 
 @run_program_into.register_fake
-def _(key: str, tensors: Sequence[Tensor], results: Sequence[Tensor], assume: int) -> None:
+def _(
+    key: str,
+    tensors: Sequence[Tensor | None],
+    scalars: Sequence[float],
+    results: Sequence[Tensor],
+    assume: int,
+) -> None:
     return None

@@ -36,11 +36,6 @@ def object_text(record: KernelRecord, *, waits_first: bool = False) -> ObjectTex
     takes plain tensors is a program, called by name. With `waits_first` such a one lets the next
     kernel start after its wait only. Raises PlanError for one that is neither.
     """
-    if any(x.dtype == "int" for x in record.indexed):
-        raise PlanError(
-            f"{record.recipe} {record.stem} takes index tensors of either type, and a call by name "
-            "gives those of one: a recipe whose `indexed` says int32 or int64 works"
-        )
     include = f'#include "{record.stem}.cu"\n'
     if isinstance(record.roles, GeneralRoles):
         return ObjectText(include, uses_cute=True)

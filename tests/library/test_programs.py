@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +60,70 @@ def test_results_that_are_written_in_place_take_no_memory(scaled: Path) -> None:
     x, cache = (torch.empty(n, 4, dtype=torch.bfloat16, device="meta") for n in (3, 50))
     assert kernel.results([x], [cache])[0] is cache
     assert kernel.results([x], [None])[0].shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("into", "said"),
+    [
+        ((3, 4), ""),
+        ((2, 4), "the result out has M = 2; 3 works"),
+        ((3, 5), "the result out has N = 5; 4 works"),
+    ],
+)
+def test_results_that_are_given_have_to_fit(scaled: Path, into: tuple[int, int], said: str) -> None:
+    mirage_kernels.load(scaled)
+    (kernel,) = mirage_kernels.program("scaled").kernels
+    x, given = (torch.empty(n, dtype=torch.bfloat16, device="meta") for n in ((3, 4), into))
+    assert kernel.misfit([x], [given]) == said
+    assert kernel.misfit([x], [given, given]) == "it has 1 results, not 2"
+
+
+def test_a_call_gives_results_in_place(scaled: Path) -> None:
+    mirage_kernels.load(scaled)
+    x, out = (torch.empty(3, 4, dtype=torch.bfloat16, device="meta") for _ in range(2))
+    assert mirage_kernels.program("scaled")(x, 2.0, into=[out]) is out
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [
+        (torch.int32, ""),
+        (torch.int64, ""),
+        (torch.int16, "at is of torch.int16; torch.int32 or torch.int64 works"),
+    ],
+)
+def test_index_tensors_may_be_of_either_type(scaled: Path, dtype: torch.dtype, said: str) -> None:
+    mirage_kernels.load(scaled)
+    (kernel,) = mirage_kernels.program("scaled").kernels
+    told = [{"name": "at", "dtype": "int", "dims": ["M"], "optional": False}]
+    kernel = replace(kernel, signature=kernel.signature | {"tensors": told})
+    assert kernel.misfit([torch.empty(3, dtype=dtype, device="meta")]) == said
+
+
+class Launches:
+    """A kernel's launch that keeps what it is called with."""
+
+    def __init__(self) -> None:
+        self.strides: list[int] = []
+
+    def __call__(self, tensors: object, strides: Sequence[int], *others: object) -> int:
+        self.strides = [*strides]
+        return 0
+
+
+def test_a_launch_is_told_how_wide_indices_are(
+    scaled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirage_kernels.load(scaled)
+    (kernel,) = mirage_kernels.program("scaled").kernels
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    told = [{"name": "at", "dtype": "int", "dims": ["M"], "optional": False}]
+    for dtype, size in ((torch.int32, 4), (torch.int64, 8)):
+        launch = Launches()
+        made = replace(kernel, signature=kernel.signature | {"tensors": told}, launch=launch)
+        made.run([torch.zeros(3, dtype=dtype)], [], [torch.zeros(3, 4, dtype=torch.bfloat16)])
+        assert launch.strides == [1, size, 4, 1]
 
 
 def test_vectors_that_are_read_by_their_stride_are_not_copied(scaled: Path) -> None:
