@@ -4,22 +4,26 @@ What rotates with each other are two inputs, so that a kernel serves both orders
 `q_first` and `q_second` are views of one tensor, of its halves (neox) or of every other element
 (interleaved). `q_rest` is not rotated; it may have no elements. Heads, head sizes and how many
 elements rotate are known at run time only: one kernel of a type serves all models.
+
+Some models norm each head of queries and keys first (Qwen3; Gemma 3, whose weights are stored less
+1: `weight_offset` is 1 there). The sum of squares is over a head, so that head sizes are static
+there; all elements rotate.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.ir import Dim, Indexed
-from mirage_kernels.generator.language import Tensor
-from mirage_kernels.generator.recipe import recipe, shape
+from mirage_kernels.generator.language import Tensor, mean, sqrt, square
+from mirage_kernels.generator.recipe import Recipe, form, options, recipe, shape
 
 if TYPE_CHECKING:
     import torch
 
 MOST_ROWS = 2**31 - 1  # of the table and of the caches
-Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def _count(name: str) -> Dim:
@@ -38,35 +42,113 @@ def _by_slot(result: int) -> Indexed:
     return Indexed(f"result_{result}", ("M",), 0, pages, "slots", "int", page=page)
 
 
+def addressed(forms: Sequence[Recipe]) -> tuple[Recipe, ...]:
+    """Return forms whose tables and caches have their rows by index, with tables of both types."""
+    return tuple(one for plain in forms for one in _of_both_types(plain))
+
+
+def _of_both_types(plain: Recipe) -> tuple[Recipe, Recipe]:
+    names = ("q_written", *plain.also)
+    caches = [i for i, name in enumerate(names) if not name.startswith("q_")]
+    tables = (_by_position("cos"), _by_position("sin"))
+    own = replace(plain, indexed=(*tables, *map(_by_slot, caches)))
+    if "q_rest" in plain.inputs:
+        own = replace(own, independent=(2, 1, 2, 1, 1))
+    else:  # the sum of a head's squares is over static dims
+        dynamic = {dim: bound for dim, bound in own.dynamic.items() if dim not in ("P", "D")}
+        typical = {dim: own.typical[dim] for dim in dynamic}
+        own = replace(own, independent=(2, 2, 1), dynamic=dynamic, typical=typical)
+    wide = replace(
+        own,
+        name=f"{own.name}_fp32",
+        inputs={**own.inputs, "cos": "M P:fp32", "sin": "M P:fp32"},
+        summary=f"{own.summary}; cosines and sines are fp32",
+    )
+    return own, wide
+
+
 def reference(
     q_first: torch.Tensor,
     q_second: torch.Tensor,
-    q_rest: torch.Tensor,
     k_first: torch.Tensor,
     k_second: torch.Tensor,
-    k_rest: torch.Tensor,
     v: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
+    q_rest: torch.Tensor | None = None,
+    k_rest: torch.Tensor | None = None,
+    q_first_weight: torch.Tensor | None = None,
+    q_second_weight: torch.Tensor | None = None,
+    k_first_weight: torch.Tensor | None = None,
+    k_second_weight: torch.Tensor | None = None,
+    eps: float = 0.0,
+    weight_offset: float = 0.0,
+    norm: str = "",
 ) -> tuple[torch.Tensor, ...]:
     """PyTorch's own unfused program, of the rows of the table and for those of the caches."""
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    q = (q_first * cos - q_second * sin, q_second * cos + q_first * sin, q_rest * 1.0)
-    k = (k_first * cos - k_second * sin, k_second * cos + k_first * sin, k_rest * 1.0)
+    from torch import cat
+    from torch.nn.functional import rms_norm
+
+    def turned(
+        first: torch.Tensor,
+        second: torch.Tensor,
+        rest: torch.Tensor | None,
+        weights: tuple[torch.Tensor | None, torch.Tensor | None],
+    ) -> list[torch.Tensor]:
+        if weights[0] is not None and weights[1] is not None:
+            scale = cat([weights[0], weights[1]]) + weight_offset
+            normed = rms_norm(cat([first, second], -1), scale.shape, scale, eps)
+            first, second = normed.chunk(2, -1)
+        own = [first * c - second * s, second * c + first * s]
+        return own if rest is None else [*own, rest * 1.0]
+
+    c, s = cos.unsqueeze(1), sin.unsqueeze(1)
+    q = turned(q_first, q_second, q_rest, (q_first_weight, q_second_weight))
+    k = turned(k_first, k_second, k_rest, (k_first_weight, k_second_weight))
     return tuple(x.to(v.dtype) for x in (*q, *k, v * 1.0))
 
 
+@addressed
+@options(
+    {
+        "q_rest": "q_kept k_rest k_kept S",
+        "norm=rms": "q_first_weight q_second_weight k_first_weight k_second_weight eps "
+        "weight_offset",
+    },
+    form(
+        "rope_cache_write",
+        "q_rest",
+        summary="q and k rotated by position; k and v written to a paged cache",
+        shapes=(shape("Llama, Mistral, Qwen2, Phi-3: every model with rotary positions"),),
+    ),
+    form(
+        "rms_norm_rope_cache_write",
+        "norm=rms",
+        summary="heads of q and k divided by sqrt(mean of squares + eps), times weight + "
+        "weight_offset, then rotated by position; k and v written to a paged cache",
+        shapes=(
+            shape("Qwen3-8B and Qwen3-32B; Gemma-3-27B (weight_offset is 1)", P=64, D=128),
+            shape("Gemma-3-4B and Gemma-3-12B (weight_offset is 1)", P=128, D=256),
+        ),
+    ),
+)
 @recipe(
     inputs={
         "q_first": "M Hq P",
         "q_second": "M Hq P",
-        "q_rest": "M Hq S",
         "k_first": "M Hkv P",
         "k_second": "M Hkv P",
-        "k_rest": "M Hkv S",
         "v": "M Hkv D",
         "cos": "M P",
         "sin": "M P",
+        "q_rest": "M Hq S",
+        "k_rest": "M Hkv S",
+        "q_first_weight": "P",
+        "q_second_weight": "P",
+        "k_first_weight": "P",
+        "k_second_weight": "P",
+        "eps": "",
+        "weight_offset": "",
     },
     output="M Hq P",
     also={
@@ -79,32 +161,40 @@ def reference(
     },
     dynamic={"M": MOST_ROWS, "Hq": 1024, "Hkv": 256, "P": 512, "S": 1024, "D": 1024},
     typical={"M": 64, "Hq": 32, "Hkv": 8, "P": 64, "S": 64, "D": 128},
+    scalars={"eps": 1e-6, "weight_offset": 1.0},
     strided=True,
-    indexed=(_by_position("cos"), _by_position("sin"), *map(_by_slot, (3, 4, 5, 6))),
-    independent=(2, 1, 2, 1, 1),
     reference=reference,
-    shapes=(shape("Llama, Mistral, Qwen2, Phi-3: every model with rotary positions"),),
 )
 def rope_cache_write(
     q_first: Tensor,
     q_second: Tensor,
-    q_rest: Tensor,
     k_first: Tensor,
     k_second: Tensor,
-    k_rest: Tensor,
     v: Tensor,
     cos: Tensor,
     sin: Tensor,
-) -> Results:
-    """q and k rotated by position; k and v written to a paged cache."""
-    q = (q_first * cos - q_second * sin, q_second * cos + q_first * sin, q_rest * 1.0)
-    k = (k_first * cos - k_second * sin, k_second * cos + k_first * sin, k_rest * 1.0)
+    q_rest: Tensor | None = None,
+    k_rest: Tensor | None = None,
+    q_first_weight: Tensor | None = None,
+    q_second_weight: Tensor | None = None,
+    k_first_weight: Tensor | None = None,
+    k_second_weight: Tensor | None = None,
+    eps: Tensor | None = None,
+    weight_offset: Tensor | None = None,
+    norm: str = "",
+) -> tuple[Tensor, ...]:
+    """q and k rotated by position, after a norm of each head or not; k and v written to a cache."""
+
+    def turned(pair: tuple[Tensor, Tensor], rest: Tensor | None, *weights: Tensor | None):
+        first, second = pair
+        if norm:
+            squares = mean(square(first) + square(second), over="P") * 0.5
+            size = sqrt(squares + eps)
+            first = first / size * (weights[0] + weight_offset)
+            second = second / size * (weights[1] + weight_offset)
+        own = (first * cos - second * sin, second * cos + first * sin)
+        return own if rest is None else (*own, rest * 1.0)
+
+    q = turned((q_first, q_second), q_rest, q_first_weight, q_second_weight)
+    k = turned((k_first, k_second), k_rest, k_first_weight, k_second_weight)
     return (*q, *k, v * 1.0)
-
-
-rope_cache_write_fp32 = replace(
-    rope_cache_write,
-    name="rope_cache_write_fp32",
-    inputs={**rope_cache_write.inputs, "cos": "M P:fp32", "sin": "M P:fp32"},
-    summary="the same, by cosines and sines in fp32",
-)

@@ -65,6 +65,7 @@ def form(
             output=_dims_left(source.output, absent),
             also=_without(source.also, absent),
             dynamic={dim: bound for dim, bound in source.dynamic.items() if dim not in absent},
+            typical={dim: usual for dim, usual in source.typical.items() if dim not in absent},
             # in a range, a dim that the form does not have counts 1
             ranges={n: "..".join("1" if e in absent else e for e in r) for n, r in ranges.items()},
             scalars={n: v for n, v in source.scalars.items() if n in inputs} | {**(scalars or {})},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from mirage_kernels.generator.errors import PlanError, RecipeError
 from mirage_kernels.generator.ir import Dim, DType, Indexed, of_results
 from mirage_kernels.generator.ir.text import parse_type
 from mirage_kernels.generator.pipeline import generate
-from mirage_kernels.generator.recipe import Recipe, recipe
+from mirage_kernels.generator.recipe import Recipe, catalog, recipe
 from mirage_kernels.generator.records.programs import object_text
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.request import Request
@@ -22,11 +23,13 @@ from mirage_kernels.generator.tiles.check import compare, require_same, shortene
 from mirage_kernels.generator.tiles.indices import draws, gathered, scattered
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.rows import require_zeros
-from mirage_kernels.recipes.rope_cache_write import rope_cache_write, rope_cache_write_fp32
 
 PAGE = Dim("page_size", 2**31 - 1, dynamic=True)
 CACHE = Indexed("result_0", ("M",), 0, Dim("pages", 9, dynamic=True), "slots", "int", page=PAGE)
 TABLE = Indexed("cos", ("M",), 0, Dim("table_rows", 9), "positions", "int", unknown_is_nan=True)
+
+
+PLAIN, NORMED = "rope_cache_write", "rms_norm_rope_cache_write"
 
 
 def record_of(source: Recipe) -> KernelRecord:
@@ -34,9 +37,15 @@ def record_of(source: Recipe) -> KernelRecord:
     return generate(request, jobs=1, progress=lambda event: None).record
 
 
+@pytest.fixture(scope="module", params=[PLAIN, NORMED])
+def record(request: pytest.FixtureRequest) -> KernelRecord:
+    return record_of(catalog()[request.param])
+
+
 @pytest.fixture(scope="module")
-def record() -> KernelRecord:
-    return record_of(rope_cache_write)
+def plain() -> KernelRecord:
+    """Of heads of any size."""
+    return record_of(catalog()[PLAIN])
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +105,12 @@ def test_zeros_in_the_place_of_nan_are_refused(record: KernelRecord) -> None:
 
 def test_a_record_keeps_pages(record: KernelRecord, tmp_path) -> None:
     (tmp_path / "record.json").write_text(record.text())
-    assert load_record(tmp_path / "record.json").indexed == rope_cache_write.indexed
+    assert load_record(tmp_path / "record.json").indexed == catalog()[record.recipe].indexed
 
 
 def test_emitted_kernels_find_rows_in_pages(record: KernelRecord, text: str) -> None:
-    of_all_sizes = 4 * len(record.variants)
-    assert text.count("in_pages(row, args.page_size,") == of_all_sizes
+    caches = {PLAIN: 4, NORMED: 3}[record.recipe]
+    assert text.count("in_pages(row, args.page_size,") == caches * len(record.variants)
 
 
 def test_emitted_kernels_read_nan_of_unknown_rows(record: KernelRecord, text: str) -> None:
@@ -114,15 +123,22 @@ def test_emitted_kernels_take_index_tensors_of_either_type(text: str) -> None:
     assert "slots_index_tensor = given.next_index({int64_t(M)});" in text
 
 
-def test_a_part_of_a_launch_finds_each_row_once(text: str) -> None:
-    """Rows of the table for q and k, of the caches for both parts of k and for v."""
+def test_a_part_of_a_launch_finds_each_row_once(record: KernelRecord, text: str) -> None:
+    """Rows of the table for q and k, of the caches for the parts of k and for v."""
     assert text.count("row_of<false>(args.positions_index,") == 2
-    assert text.count("row_of<false>(args.slots_index,") == 3
+    assert text.count("row_of<false>(args.slots_index,") == {PLAIN: 3, NORMED: 2}[record.recipe]
 
 
 def test_a_block_divides_before_it_waits(text: str) -> None:
-    first = text.index("if (z_index >= ((args.M")
-    assert first < text.index("grid_dependency_wait", first) < text.index("z_index * 8", first)
+    found = re.search(r"if \((\w)_index >= \(\(args.M", text)
+    assert found is not None
+    first, row = found.start(), f"{found[1]}_index * "
+    assert first < text.index("grid_dependency_wait", first) < text.index(row, first)
+
+
+def test_heads_of_q_and_k_and_v_are_one_launch(text: str) -> None:
+    assert text.count("__global__") == 1
+    assert text.count("__device__ __forceinline__ void") in (3, 5)
 
 
 def test_rows_that_are_nan_are_not_staged(record: KernelRecord) -> None:
@@ -134,52 +150,50 @@ def test_rows_that_are_nan_are_not_staged(record: KernelRecord) -> None:
         require_zeros(program, name)
 
 
-def test_a_kernel_with_index_tensors_of_either_type_is_no_program(record: KernelRecord) -> None:
-    with pytest.raises(PlanError, match="a recipe whose `indexed` says int32 or int64 works"):
-        object_text(record)
+def test_kernels_with_index_tensors_of_either_type_are_called_by_name(record: KernelRecord) -> None:
+    assert object_text(record).text == f'#include "{record.stem}.cu"\n'
 
 
-def test_kernels_that_store_results_alone_need_no_headers_of_cute(text: str) -> None:
+def test_kernels_without_tiles_need_no_headers_of_cute(text: str) -> None:
     assert '#include "general/each.cuh"' in text
 
 
-def test_launches_take_what_the_library_gives(record: KernelRecord) -> None:
-    """In the order of csrc/torch/append.cpp."""
-    q, k = ("q_first", "q_second", "q_rest"), ("k_first", "k_second", "k_rest")
-    made = launcher(record)
-    results = ["q_turned", "q_kept", "k_written", "k_turned", "k_kept", "v_written"]
+def test_launches_take_inputs_then_index_tensors_then_results(plain: KernelRecord) -> None:
+    made = launcher(plain)
     names = [value.name for value in made.tensors]
-    assert names[:9] == [*q, *k, "v", "cos", "sin"]
-    assert names[10:] == results
+    assert names[:9] == [n.name for n in plain.graph.inputs] == [*catalog()[PLAIN].inputs]
+    assert names[10:] == ["q_turned", "q_kept", "k_written", "k_turned", "k_kept", "v_written"]
     assert [x.by for x in made.indices] == ["positions", "slots"]
-    dims = ["M", "Hq", "P", "S", "Hkv", "D", "table_rows", "pages", "page_size"]
-    assert made.dynamic == dims
+    assert {*made.dynamic[:6]} == {"M", "Hq", "P", "S", "Hkv", "D"}
+    assert made.dynamic[6:] == ["table_rows", "pages", "page_size"]
 
 
-def test_cosines_may_be_fp32(record: KernelRecord) -> None:
-    (text,) = sources([record_of(rope_cache_write_fp32)]).values()
+@pytest.mark.parametrize("name", [PLAIN, NORMED])
+def test_cosines_may_be_fp32(name: str) -> None:
+    (text,) = sources([record_of(catalog()[f"{name}_fp32"])]).values()
     assert "const float* cos_tile_in;" in text
     assert "const __nv_bfloat16* q_first_tile_in;" in text
 
 
-def test_a_kernel_of_any_shape_is_named_by_its_type(record: KernelRecord) -> None:
-    assert record.path == "sm_90a/rope_cache_write/bf16.json"
-    assert record.command == "mirage-kernels generate rope_cache_write --arch sm_90a --dtype bf16"
+def test_a_kernel_of_any_shape_is_named_by_its_type(plain: KernelRecord) -> None:
+    assert plain.path == "sm_90a/rope_cache_write/bf16.json"
+    assert plain.command == "mirage-kernels generate rope_cache_write --arch sm_90a --dtype bf16"
 
 
-def test_kernels_are_planned_for_typical_extents(record: KernelRecord) -> None:
-    sizes = sizes_for(record.graph, "", 0)
+def test_kernels_are_planned_for_typical_extents(plain: KernelRecord) -> None:
+    sizes = sizes_for(plain.graph, "", 0)
     assert sizes == {"M": 64, "Hq": 32, "Hkv": 8, "P": 64, "S": 64, "D": 128}
 
 
-def test_a_typical_extent_has_one_kernel_for_all_sizes(record: KernelRecord) -> None:
-    assert roles_of(record.graph).counted == ""
-    assert [variant.bucket for variant in record.variants] == [0]
+def test_a_typical_extent_has_one_kernel_for_all_sizes(plain: KernelRecord) -> None:
+    assert roles_of(plain.graph).counted == ""
+    assert [variant.bucket for variant in plain.variants] == [0]
 
 
 def test_the_first_dim_without_a_typical_extent_is_counted() -> None:
-    typical = {name: n for name, n in rope_cache_write.typical.items() if name != "M"}
-    made = record_of(replace(rope_cache_write, typical=typical))
+    source = catalog()[PLAIN]
+    typical = {name: n for name, n in source.typical.items() if name != "M"}
+    made = record_of(replace(source, typical=typical))
     assert roles_of(made.graph).counted == "M"
     assert len(made.variants) > 1
 
