@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import torch
 
 MOST_ROWS = 2**31 - 1  # of the table and of the caches
+Halves = tuple[Tensor, Tensor]
+MaybeHalves = tuple[Tensor | None, Tensor | None]
 
 
 def _count(name: str) -> Dim:
@@ -83,37 +85,31 @@ def reference(
     k_second_weight: torch.Tensor | None = None,
     eps: float = 0.0,
     weight_offset: float = 0.0,
-    norm: str = "",
 ) -> tuple[torch.Tensor, ...]:
     """PyTorch's own unfused program, of the rows of the table and for those of the caches."""
     from torch import cat
     from torch.nn.functional import rms_norm
 
-    def turned(
-        first: torch.Tensor,
-        second: torch.Tensor,
-        rest: torch.Tensor | None,
-        weights: tuple[torch.Tensor | None, torch.Tensor | None],
-    ) -> list[torch.Tensor]:
+    c, s = cos.unsqueeze(1), sin.unsqueeze(1)
+    made: list[torch.Tensor] = []
+    for halves, rest, weights in (
+        ((q_first, q_second), q_rest, (q_first_weight, q_second_weight)),
+        ((k_first, k_second), k_rest, (k_first_weight, k_second_weight)),
+    ):
+        first, second = halves
         if weights[0] is not None and weights[1] is not None:
             scale = cat([weights[0], weights[1]]) + weight_offset
-            normed = rms_norm(cat([first, second], -1), scale.shape, scale, eps)
-            first, second = normed.chunk(2, -1)
-        own = [first * c - second * s, second * c + first * s]
-        return own if rest is None else [*own, rest * 1.0]
-
-    c, s = cos.unsqueeze(1), sin.unsqueeze(1)
-    q = turned(q_first, q_second, q_rest, (q_first_weight, q_second_weight))
-    k = turned(k_first, k_second, k_rest, (k_first_weight, k_second_weight))
-    return tuple(x.to(v.dtype) for x in (*q, *k, v * 1.0))
+            first, second = rms_norm(cat(halves, -1), scale.shape, scale, eps).chunk(2, -1)
+        made += [first * c - second * s, second * c + first * s]
+        made += [] if rest is None else [rest * 1.0]
+    return tuple(x.to(v.dtype) for x in (*made, v * 1.0))
 
 
 @addressed
 @options(
     {
         "q_rest": "q_kept k_rest k_kept S",
-        "norm=rms": "q_first_weight q_second_weight k_first_weight k_second_weight eps "
-        "weight_offset",
+        "q_first_weight": "q_second_weight k_first_weight k_second_weight eps weight_offset",
     },
     form(
         "rope_cache_write",
@@ -123,7 +119,7 @@ def reference(
     ),
     form(
         "rms_norm_rope_cache_write",
-        "norm=rms",
+        "q_first_weight",
         summary="heads of q and k divided by sqrt(mean of squares + eps), times weight + "
         "weight_offset, then rotated by position; k and v written to a paged cache",
         shapes=(
@@ -181,20 +177,24 @@ def rope_cache_write(
     k_second_weight: Tensor | None = None,
     eps: Tensor | None = None,
     weight_offset: Tensor | None = None,
-    norm: str = "",
 ) -> tuple[Tensor, ...]:
     """q and k rotated by position, after a norm of each head or not; k and v written to a cache."""
+    by = (eps, weight_offset)
+    q = _normed((q_first, q_second), (q_first_weight, q_second_weight), by)
+    k = _normed((k_first, k_second), (k_first_weight, k_second_weight), by)
+    q_kept, k_kept = (() if rest is None else (rest * 1.0,) for rest in (q_rest, k_rest))
+    return (*_turned(q, cos, sin), *q_kept, *_turned(k, cos, sin), *k_kept, v * 1.0)
 
-    def turned(pair: tuple[Tensor, Tensor], rest: Tensor | None, *weights: Tensor | None):
-        first, second = pair
-        if norm:
-            squares = mean(square(first) + square(second), over="P") * 0.5
-            size = sqrt(squares + eps)
-            first = first / size * (weights[0] + weight_offset)
-            second = second / size * (weights[1] + weight_offset)
-        own = (first * cos - second * sin, second * cos + first * sin)
-        return own if rest is None else (*own, rest * 1.0)
 
-    q = turned((q_first, q_second), q_rest, q_first_weight, q_second_weight)
-    k = turned((k_first, k_second), k_rest, k_first_weight, k_second_weight)
-    return (*q, *k, v * 1.0)
+def _normed(halves: Halves, weights: MaybeHalves, by: MaybeHalves) -> Halves:
+    """Return heads divided by sqrt(mean of squares + eps), times weight + offset, if they are."""
+    (first, second), (eps, offset) = halves, by
+    if weights[0] is None or weights[1] is None or eps is None or offset is None:
+        return halves
+    size = sqrt(mean(square(first) + square(second), over="P") * 0.5 + eps)
+    return first / size * (weights[0] + offset), second / size * (weights[1] + offset)
+
+
+def _turned(halves: Halves, cos: Tensor, sin: Tensor) -> Halves:
+    first, second = halves
+    return first * cos - second * sin, second * cos + first * sin

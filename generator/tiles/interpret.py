@@ -287,8 +287,8 @@ class _Run(Machine[Statement, None]):
         for one in s.joins:
             kept = self.program.type(one.tile).dims
             self.block.sums[one.tile] = self.joined_along(one, kept)
-        for one in s.stores:
-            self.store(one)
+        for stored in s.stores:
+            self.store(stored)
 
     def reduce(self, s: Reduce) -> None:
         b, tile = self.block, self.program.tiles[s.tile]
