@@ -160,7 +160,7 @@ class Launcher:
                 "dtype": self.storage.value,
                 "static": {d.name: d.size for d in types.values() if not d.dynamic},
                 "dynamic": self.dynamic,
-                "inputs": [n.name for n in self.graph.inputs],
+                "inputs": [*(n.name for n in self.graph.inputs), *(x.by for x in self.indices)],
                 "tensors": [
                     {**told(v), "optional": v.name in optional}
                     | ({"broadcast": True} if v.name in self.broadcast else {})
