@@ -8,12 +8,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("mirage_kernels._C")
 from torch import Tensor, nn  # noqa: E402
 
+import mirage_kernels  # noqa: E402
 from tests.models.test_optimize import (  # noqa: E402
     K,
     N,
     Norm,
     _fresh_graphs,  # noqa: F401
+    half,
     optimized,
+    replaced,
     tokens,
 )
 
@@ -72,3 +75,24 @@ class LayerNormOfSum(nn.Module):
 
 def test_a_layer_norm_of_a_sum_that_is_kept_is_one_call() -> None:
     assert optimized(LayerNormOfSum(), tokens(), 2 * tokens()) == {"layer_norm residual": 1}
+
+
+class Head(nn.Module):
+    """The last norm and the logits, of which a greedy step takes the largest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = Norm(), nn.Linear(K, N, bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.linear(self.norm(x))
+        return logits, logits.argmax(-1)
+
+
+def test_logits_behind_a_norm_are_one_call_in_front_of_an_argmax() -> None:
+    module = half(Head())
+    mirage_kernels.optimize(module, fullgraph=True)
+    with torch.no_grad():
+        logits, token = module(tokens())
+    assert replaced(module) == {"rms_norm_linear": 1}
+    assert torch.equal(token, logits.argmax(-1))

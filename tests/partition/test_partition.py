@@ -336,3 +336,29 @@ def test_a_single_element_beside_single_columns_is_pytorch_s() -> None:
     program = cut(head, ["x"], x=(8, 96), w=(1, 96), b=(1,))
     assert "b has one element, and no one width" in program.reasons.values()
     require_same(program, head, x=drawn(5, 96), w=drawn(1, 96), b=drawn(1))
+
+
+def greedy(x: Tensor, n: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The last layer: the next token of each sequence, and its logits."""
+    logits = F.linear(F.rms_norm(x, (96,), n, 1e-5), w)
+    return torch.argmax(logits, -1), logits
+
+
+def test_the_next_token_is_pytorch_s_argmax_of_a_kernel_s_logits() -> None:
+    program = cut(greedy, ["x"], x=(4, 96), n=(96,), w=(200, 96))
+    assert ways(program) == [
+        ["rms_norm, linear", "[argmax]"],
+        ["rms_norm", "[linear]", "[argmax]"],
+    ]
+    for rows in (1, 64, 65):
+        given = {"x": drawn(rows, 96), "n": drawn(96), "w": drawn(200, 96)}
+        require_same(program, greedy, **given)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_program_may_have_positions_alone_as_its_result(keep: bool) -> None:
+    def token(x: Tensor, n: Tensor, w: Tensor) -> Tensor:
+        return greedy(x, n, w)[1].argmax(-1, keepdim=keep)
+
+    program = cut(token, ["x"], x=(4, 96), n=(96,), w=(200, 96))
+    require_same(program, token, x=drawn(7, 96), n=drawn(96), w=drawn(200, 96))  # int64 too
