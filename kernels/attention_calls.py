@@ -10,9 +10,8 @@ from torch import Tensor
 
 from mirage_kernels import registration as registration  # registers all that the ops need
 from mirage_kernels.argument_checks import compiled, given_flag, given_tensor
+from mirage_kernels.compiled import Pair as Pair
 from mirage_kernels.errors import dims_sentence, result_layout_sentence
-
-Pair = tuple[Tensor, Tensor]
 
 
 class Forms(NamedTuple):

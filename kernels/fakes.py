@@ -9,13 +9,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from mirage_kernels.element_types import HALVES, INDICES
 from mirage_kernels.signatures import TOKENS, Parameter, Signature
 
 # Unlike an `if`, it also serves sizes that are not known while tracing.
 _torch_check: Callable[[bool, Callable[[], str]], None] = torch._check
 
-_INDICES = (torch.int32, torch.int64)
-_HALVES = (torch.float16, torch.bfloat16)
 # Arguments of attention beside q that hold lines of it, and how many dims they have.
 _ATTENTION_DIMS = {"q_rope": 3, "k": 4, "k_rope": 4, "v": 4}
 
@@ -97,9 +96,9 @@ class NamedDims(Dims):
     def check_result(self, result: Parameter, tensor: Tensor) -> None:
         """Check dtype and shape; a dim that is new gets its size from this tensor."""
         name, x = result.name, self.x
-        allowed = _INDICES if result.kind == "indices" else (x.dtype,)
+        allowed = INDICES if result.kind == "indices" else (x.dtype,)
         if tensor is x:
-            allowed = _HALVES
+            allowed = HALVES
         words = " and ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
         sentence = f"{name} has dtype {tensor.dtype}; {words} work{'s' * (len(allowed) == 1)}"
         self.check(tensor.dtype in allowed, sentence)
@@ -134,7 +133,7 @@ class AttentionDims(Dims):
     def check_arguments(self) -> None:
         self.check_devices()
         q = self.x
-        self.check(q.dtype in _HALVES, f"q has dtype {q.dtype}; float16 and bfloat16 work")
+        self.check(q.dtype in HALVES, f"q has dtype {q.dtype}; float16 and bfloat16 work")
         self.check(q.dim() == 3, f"q has {q.dim()} dims; [tokens, Hq, D] works")
         for parameter in self.signature.parameters:
             if parameter.name in _ATTENTION_DIMS:

@@ -11,6 +11,7 @@ from mirage_kernels.argument_checks import given_integer, given_tensor, nhd
 from mirage_kernels.attention import gqa
 from mirage_kernels.attention_calls import Pair
 from mirage_kernels.checking import check_page_lists
+from mirage_kernels.element_types import INDICES
 from mirage_kernels.errors import number_sentence, page_device_sentence, page_list_sentence
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _check_page_lists(indptr: Tensor, indices: Tensor, last_page_len: Tensor) ->
     lists = {"indptr": indptr, "indices": indices, "last_page_len": last_page_len}
     for name, given in lists.items():
         given_tensor("block_table_from_csr", name, given)
-        if given.dim() != 1 or given.dtype not in (torch.int32, torch.int64):
+        if given.dim() != 1 or given.dtype not in INDICES:
             raise RuntimeError(page_list_sentence(name, given, "one dim"))
     for name, given in lists.items():
         if given.device != last_page_len.device:

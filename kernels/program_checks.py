@@ -7,21 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TYPES = {  # of tensors, by their names in signatures
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "fp32": torch.float32,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "bool": torch.bool,
-}
-INDICES = "int"  # of an index tensor that may be of either type
+from mirage_kernels.element_types import INDICES, TYPES
+
+ANY_INDICES = "int"  # of an index tensor that may be of either type
 
 
 def types_of(wanted: dict[str, Any]) -> tuple[torch.dtype, ...]:
     """Return the types that a tensor of a signature may be of."""
     kind = wanted["dtype"]
-    return (torch.int32, torch.int64) if kind == INDICES else (TYPES[kind],)
+    return INDICES if kind == ANY_INDICES else (TYPES[kind],)
 
 
 def tensor_misfit(

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from mirage_kernels.assumptions import NOTHING, WEIGHTS
 from mirage_kernels.early_weights import AFTER_WAIT, LETS_NEXT_START
-from mirage_kernels.program_checks import INDICES, TYPES, runs_on, tensor_misfit
+from mirage_kernels.element_types import TYPES
+from mirage_kernels.program_checks import ANY_INDICES, runs_on, tensor_misfit
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class ProgramKernel:
         tensors, strides = [*given, *made], list[int]()
         for told, t in zip(self.signature["tensors"], given, strict=True):
             strides += t.stride() if t is not None else (0,) * len(told["dims"])
-            if told["dtype"] == INDICES and t is not None:
+            if told["dtype"] == ANY_INDICES and t is not None:
                 strides.append(t.element_size())
         strides += [n for t in made for n in t.stride()]
         dims = _array(ctypes.c_int64, [sizes[d] for d in self.signature["dynamic"]])

@@ -14,7 +14,6 @@
 namespace mirage {
 namespace {
 
-using MaybeTensor = std::optional<Tensor>;
 using torch::headeronly::ScalarType;
 
 constexpr const char* kOp = "qk_norm_rope_append";
@@ -156,8 +155,6 @@ void check(const AppendInputs& in) {
   check_norms(in);
   check_rope(in);
 }
-
-constexpr int64_t kMaxCount = 1LL << 31;  // sizes that the kernel takes are int32
 
 // The kernel that serves a call; null where PyTorch's program does. Vectors rotate with vectors.
 AppendFn kernel_for(const AppendInputs& in) {

@@ -12,6 +12,7 @@
 namespace mirage {
 
 using torch::stable::Tensor;
+using MaybeTensor = std::optional<Tensor>;
 
 struct Argument {
   const char* op;    // "rms_norm_linear"
@@ -21,6 +22,7 @@ struct Argument {
 
 // Emitted kernels load 16 bytes at a time.
 constexpr int64_t kAlignmentBytes = 16;
+constexpr int64_t kMaxCount = 1LL << 31;  // sizes that kernels take are int32
 
 // "fp16" or "bf16", the only dtypes that kernels exist for; anything else throws.
 const char* half_dtype(const Argument& argument);

@@ -16,9 +16,8 @@
 namespace mirage {
 namespace {
 
-constexpr int64_t kHeadSizeStep = 8;      // elements of 16 bytes
-constexpr int32_t kNoWindow = 1 << 30;    // further than any key
-constexpr int64_t kMaxCount = 1LL << 31;  // sizes that kernels take are int32
+constexpr int64_t kHeadSizeStep = 8;    // elements of 16 bytes
+constexpr int32_t kNoWindow = 1 << 30;  // further than any key
 
 Cache cache_of(const Tensor& tensor) {
   return {tensor.const_data_ptr(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};

@@ -12,8 +12,6 @@
 
 namespace mirage {
 
-using MaybeTensor = std::optional<Tensor>;
-
 inline const Value kNone{};
 
 // What an op is given. G = Hq / Hkv query heads share a head of k and v.

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+NAME = "mirage_kernels"  # by which a package knows what is registered with it
+
 
 def asks_for(what: object, wanted: Mapping[str, object]) -> bool:
     """Say whether attributes have the wanted values, as far as they are there; no tensor does."""

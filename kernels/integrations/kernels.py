@@ -27,13 +27,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mirage_kernels.element_types import HALVES
 from mirage_kernels.errors import old_package_sentence
 from mirage_kernels.norm_ops import act_and_mul, rms_norm
 from mirage_kernels.ops import gated_mlp
 from mirage_kernels.support import supports
 
 REPOSITORY = Path(__file__).parent / "hub"  # what `LocalLayerRepository` reads
-_HALVES = (torch.float16, torch.bfloat16)
 _CLOSE = 0.04  # of results in 16 bits, relative and absolute
 
 
@@ -154,7 +154,7 @@ def _product(layer: nn.Module, x: Tensor, activation: str) -> Tensor:
 
 def _is_served(op: str, tensors: Sequence[Tensor], asked: Mapping[str, object]) -> bool:
     x = tensors[0]
-    if x.dtype not in _HALVES or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
+    if x.dtype not in HALVES or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
         return False
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return False

@@ -21,10 +21,9 @@ import torch
 from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 
+from mirage_kernels.element_types import HALVES
 from mirage_kernels.ops import lora_linear
 from mirage_kernels.support import supports
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 class _Forward(Protocol):
@@ -76,7 +75,7 @@ def _adapter(layer: LoraLinear) -> str | None:
 
 def _is_served(base: nn.Linear, a: nn.Linear, x: Tensor) -> bool:
     weight = base.weight
-    if x.dtype != weight.dtype or x.dtype not in _HALVES or x.device != weight.device:
+    if x.dtype != weight.dtype or x.dtype not in HALVES or x.device != weight.device:
         return False
     return supports(
         "lora_linear",

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.attention import gqa
-from mirage_kernels.integrations import asks_for
+from mirage_kernels.element_types import HALVES
+from mirage_kernels.integrations import NAME, asks_for
 from mirage_kernels.norm_ops import rms_norm
 from mirage_kernels.support import supports
 
-NAME = "mirage_kernels"
 LEAST_PAGE = 16  # tokens; smaller pages are read one by one
 POOL = "MHATokenToKVPool"  # of which all layers have the same slots
 # What our kernels compute, of what these may ask for; versions lack some.
@@ -49,7 +49,6 @@ _OF_NORM = {
     "fp32_residual": False,
     "_quant_linear": None,
 }
-_HALVES = (torch.float16, torch.bfloat16)
 _LAYERS = "sglang.srt.layers"
 
 
@@ -136,7 +135,7 @@ def _norm_is_served(self: Norm, x: Tensor) -> bool:
     is_invariant = getattr(module, "is_batch_invariant_mode_enabled", None)
     if not asks_for(self, _OF_NORM) or (is_invariant is not None and is_invariant()):
         return False
-    is_type = x.dtype == self.weight.dtype and x.dtype in _HALVES and x.numel() > 0
+    is_type = x.dtype == self.weight.dtype and x.dtype in HALVES and x.numel() > 0
     return is_type and supports("rms_norm", K=x.shape[-1], dtype=x.dtype, device=x.device)
 
 
@@ -182,7 +181,7 @@ def pool_of(self: Backend, batch: Batch, dtype: torch.dtype) -> Pool | None:
 
 def is_served(q: Tensor, layer: Attention, batch: Batch, named: Mapping[str, object]) -> bool:
     """Say whether `gqa` attends a decoding batch: one query of each request."""
-    if layer.qk_head_dim != layer.v_head_dim or q.dtype not in _HALVES:
+    if layer.qk_head_dim != layer.v_head_dim or q.dtype not in HALVES:
         return False
     kind = getattr(layer, "attn_type", "decoder")
     plain = all(value is None for name, value in named.items() if name != "sinks")

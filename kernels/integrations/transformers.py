@@ -35,13 +35,13 @@ from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_ma
 
 from mirage_kernels.assumptions import checked
 from mirage_kernels.attention import gqa
+from mirage_kernels.element_types import HALVES
 from mirage_kernels.errors import option_sentence
+from mirage_kernels.integrations import NAME
 from mirage_kernels.integrations.kernels import layer_mapping as layer_mapping
 from mirage_kernels.integrations.kernels import name_layers as name_layers
 from mirage_kernels.model import new_report
 
-NAME = "mirage_kernels"
-_HALVES = (torch.float16, torch.bfloat16)
 _LENGTHS = torch.int32  # the type of a mask that holds lengths; others are bool or fractions
 _Model = TypeVar("_Model", bound=PreTrainedModel)
 
@@ -131,7 +131,7 @@ def attention(
 def _is_served(
     module: nn.Module, query: Tensor, mask: Tensor | None, options: dict[str, object]
 ) -> bool:
-    if query.shape[2] != 1 or query.dtype not in _HALVES:
+    if query.shape[2] != 1 or query.dtype not in HALVES:
         return False
     if any(options.get(name) is not None for name in ("s_aux", "position_bias")):
         return False
@@ -171,7 +171,7 @@ def mask(
     has_window = local_size is not None and kv_length > local_size
     is_causal = mask_function is causal_mask_function or local_size is not None
     is_plain = is_causal and not has_window and not options.get("use_vmap")
-    is_step = q_length == 1 and not allow_is_causal_skip and options.get("dtype") in _HALVES
+    is_step = q_length == 1 and not allow_is_causal_skip and options.get("dtype") in HALVES
     if is_step and is_plain and not _is_padded(attention_mask, q_offset):
         used = torch.as_tensor(q_offset, device=device) + (1 - kv_offset)
         lengths = used.clamp(max=kv_length).to(_LENGTHS)

@@ -26,15 +26,14 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.attention import gqa
+from mirage_kernels.element_types import HALVES
 from mirage_kernels.errors import old_package_sentence
-from mirage_kernels.integrations import asks_for
+from mirage_kernels.integrations import NAME, asks_for
 from mirage_kernels.norm_ops import rms_norm
 from mirage_kernels.support import supports
 
-NAME = "mirage_kernels"
 CLASS = "MirageAttentionBackend"
 MOST_QUERIES = 16  # of a sequence; more are a prompt
-_HALVES = (torch.float16, torch.bfloat16)
 _TRITON = "vllm.v1.attention.backends.triton_attn"
 # What `gqa` computes, of what an implementation and a batch may ask for; older versions lack some.
 _OF_LAYER = {
@@ -128,7 +127,7 @@ def backend_class() -> type:
         "get_impl_cls": staticmethod(lambda: own),
         "supports_head_size": classmethod(lambda _, size: supports("gqa", D=size)),
         "supports_batch_invariance": classmethod(lambda _: False),  # splits go by all lengths
-        "supported_dtypes": list(_HALVES),
+        "supported_dtypes": list(HALVES),
     }
     return type(CLASS, (base,), members)
 
@@ -159,7 +158,7 @@ def _forward(
 
 def is_served(self: Layer, query: Tensor, metadata: Metadata, given: dict[str, object]) -> bool:
     """Say whether `gqa` computes a batch."""
-    if metadata.max_query_len > MOST_QUERIES or query.dtype not in _HALVES:
+    if metadata.max_query_len > MOST_QUERIES or query.dtype not in HALVES:
         return False
     if self.kv_cache_dtype not in ("auto", "float16", "bfloat16"):
         return False

@@ -9,10 +9,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from mirage_kernels.element_types import HALVES
 from mirage_kernels.matching.shapes import alike, equal, static
 from mirage_kernels.matching.terms import Term, Terms
 
-HALVES = (torch.float16, torch.bfloat16)
 Meaning = Term | list[Term] | None
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor, fx
 
-from mirage_kernels.matching.aten import HALVES
+from mirage_kernels.element_types import HALVES
 from mirage_kernels.matching.patterns import Pattern
 from mirage_kernels.matching.shapes import alike, static
 from mirage_kernels.matching.terms import COMMUTATIVE, Term, bare, close, same

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirage_kernels.element_types import TYPES
 from mirage_kernels.generator.bench.measure import Method, graph_microseconds
 from mirage_kernels.generator.bench.workload import poisoned
-from mirage_kernels.program_checks import TYPES
 from mirage_kernels.program_library import ProgramKernel, read_kernel
 
 UNITS = 8  # in the last place: how far right results of two kernels are apart, as a norm
