@@ -2,7 +2,7 @@
 
     python benchmarks/append.py DIR --json FILE
 
-Kernels of `rope_cache_write` and its form with norms are generated and compiled below DIR, unless
+Kernels of `rope_cache_write` and its other forms are generated and compiled below DIR, unless
 they are there. Op and recipe take the same tensors and write the same caches, of pages of 16, under
 CUDA graphs that rotate over inputs, the tables in the tensors' own type and in fp32. Errors are
 those of queries and of written lines against PyTorch's program in fp32. The op may go where no
@@ -31,9 +31,8 @@ from mirage_kernels.generator.records.files import write_whole
 
 TOKENS, PAGE, SLOTS, POSITIONS, EPS = (1, 8, 64, 512), 16, 65536, 8192, 1e-6
 MOST_SETS = 256
-HEAD = (
-    f"{'call':<14}{'tables':<8}{'tokens':>6}{'op us':>9}{'recipe us':>11}{'ratio':>7}{'error':>9}"
-)
+HEAD = f"{'model':<14}{'recipe':<27}{'tables':<9}{'tokens':>6}"
+HEAD += f"{'op us':>9}{'recipe us':>11}{'ratio':>7}{'error':>9}"
 Recipe = Callable[..., Sequence[Tensor]]
 
 
@@ -52,9 +51,16 @@ class Model:
         """Say whether heads are normed."""
         return self.recipe.startswith("rms_norm")
 
+    @property
+    def rests(self) -> bool:
+        """Say whether the recipe takes what does not rotate."""
+        return self.recipe == "rope_cache_write"
+
 
 MODELS = (
     Model("Llama-3.1-8B", "rope_cache_write", (32, 8), 128),
+    Model("Llama-3.1-8B", "static_rope_cache_write", (32, 8), 128),
+    Model("Llama-3.2-1B", "static_rope_cache_write", (32, 8), 64),
     Model("Qwen3-8B", "rms_norm_rope_cache_write", (32, 8), 128),
     Model("Gemma-3-12B", "rms_norm_rope_cache_write", (16, 8), 256, weight_offset=1.0),
 )
@@ -117,7 +123,7 @@ def by_recipe(model: Model, given: Inputs, run: Recipe) -> Tensor:
             halves = given[f"{name}_weight"].chunk(2)
             named |= zip((f"{name}_first_weight", f"{name}_second_weight"), halves, strict=True)
         named |= {"eps": EPS, "weight_offset": model.weight_offset}
-    else:  # nothing of a head is left
+    if model.rests:  # nothing of a head is left
         rest = slice(model.depth, None)
         named |= {"q_rest": q[..., rest], "k_rest": k[..., rest]}
         into[2:2], into[5:5] = [made[..., rest]], [k_cache[..., rest]]
@@ -157,6 +163,7 @@ class Row:
     """Times of one call by the op and by the recipe's kernel, and their errors."""
 
     model: str
+    recipe: str
     tables: str
     tokens: int
     op_us: float
@@ -168,7 +175,7 @@ class Row:
     def line(self) -> str:
         """Return the row of the table."""
         times = f"{self.op_us:>9.2f}{self.recipe_us:>11.2f}{self.ratio:>7.2f}"
-        what = f"{self.model:<14}{self.tables:<8}{self.tokens:>6}"
+        what = f"{self.model:<14}{self.recipe:<27}{self.tables:<9}{self.tokens:>6}"
         return f"{what}{times}{self.recipe_error:>9.1e}"
 
 
@@ -186,7 +193,7 @@ def measured(
     errors = [error(model, first, way) for way in ways]
     times = [clock.per_call([partial(way, given) for given in sets]) for way in ways]
     tables = str(types[1]).removeprefix("torch.")
-    return Row(model.name, tables, tokens, *times, times[1] / times[0], *errors)
+    return Row(model.name, model.recipe, tables, tokens, *times, times[1] / times[0], *errors)
 
 
 def make(folder: Path, dtype: str) -> None:

@@ -5,9 +5,9 @@ What rotates with each other are two inputs, so that a kernel serves both orders
 (interleaved). `q_rest` is not rotated; it may have no elements. Heads, head sizes and how many
 elements rotate are known at run time only: one kernel of a type serves all models.
 
-Some models norm each head of queries and keys first (Qwen3; Gemma 3, whose weights are stored less
-1: `weight_offset` is 1 there). The sum of squares is over a head, so that head sizes are static
-there; all elements rotate.
+Where all elements of a head rotate and its size is static, the kernel has no ends of rows to look
+for. So it is where models norm each head of queries and keys first, as the sum of squares is over a
+head (Qwen3; Gemma 3, whose weights are stored less 1: `weight_offset` is 1 there).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _of_both_types(plain: Recipe) -> tuple[Recipe, Recipe]:
     own = replace(plain, indexed=(*tables, *map(_by_slot, caches)))
     if "q_rest" in plain.inputs:
         own = replace(own, independent=(2, 1, 2, 1, 1))
-    else:  # the sum of a head's squares is over static dims
+    else:
         dynamic = {dim: bound for dim, bound in own.dynamic.items() if dim not in ("P", "D")}
         typical = {dim: own.typical[dim] for dim in dynamic}
         own = replace(own, independent=(2, 2, 1), dynamic=dynamic, typical=typical)
@@ -116,6 +116,15 @@ def reference(
         "q_rest",
         summary="q and k rotated by position; k and v written to a paged cache",
         shapes=(shape("Llama, Mistral, Qwen2, Phi-3: every model with rotary positions"),),
+    ),
+    form(
+        "static_rope_cache_write",
+        summary="q and k, all of their elements, rotated by position; k and v written to a paged "
+        "cache",
+        shapes=(
+            shape("Llama-3-8B, Mistral-7B, Qwen2-7B", P=64, D=128),
+            shape("Llama-3.2-1B", P=32, D=64),
+        ),
     ),
     form(
         "rms_norm_rope_cache_write",

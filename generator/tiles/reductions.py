@@ -17,7 +17,7 @@ from mirage_kernels.generator.tiles.program import (
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, lanes, summed_words
 
 AT_WORK = 1024  # threads of a multiprocessor that sum up what memory holds: of 64 registers each
-HOLDING = 512  # that hold rows: of 128 registers
+HOLDING = 512  # that hold rows, or read those that an index says: of 128 registers
 
 
 def bounds(programs: Sequence[BlockProgram]) -> str:
@@ -32,7 +32,7 @@ def bounds(programs: Sequence[BlockProgram]) -> str:
 
 def _at_work(program: BlockProgram) -> int:
     """Return how many threads of a multiprocessor are to have room, all where nothing is wanted."""
-    if program.held:
+    if program.held or program.indexed:
         return HOLDING
     leaves = {x for s in program.reductions for v in s.values for x in program.leaves(v)}
     read = (leaves & {*program.tensors}) - {*program.tiles} - program.iotas

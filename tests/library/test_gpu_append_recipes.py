@@ -16,20 +16,20 @@ import mirage_kernels
 
 pytestmark = pytest.mark.gpu
 
-PLAIN, NORMED = "rope_cache_write", "rms_norm_rope_cache_write"
-DEPTHS = (128, 256)  # that the normed recipe has shapes for
+PLAIN, STATIC, NORMED = (f"{x}rope_cache_write" for x in ("", "static_", "rms_norm_"))
+DEPTHS = {PLAIN: (128, 256), STATIC: (64, 128), NORMED: (128, 256)}  # that they have shapes for
 TYPES = [torch.float16, torch.bfloat16]
-forms = pytest.mark.parametrize("norm", ["none", "rms"])
+forms = pytest.mark.parametrize("form", DEPTHS)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All four recipes, generated and compiled in both types."""
+    """All recipes, generated and compiled in both types."""
     from mirage_kernels.generator.cli import main
 
     nvcc()
     folder = tmp_path_factory.mktemp("made")
-    for name in (PLAIN, f"{PLAIN}_fp32", NORMED, f"{NORMED}_fp32"):
+    for name in (f"{form}{more}" for form in DEPTHS for more in ("", "_fp32")):
         words = ["generate", name, "--dtype", "bf16", "--dtype", "fp16", "--jobs", "1"]
         assert main([*words, "--out", f"{folder}/out", "--store", f"{folder}/s"]) == 0
     assert main(["compile", f"{folder}/out"]) == 0
@@ -44,9 +44,9 @@ def split(x: Tensor, rotated: int, rope: str) -> list[Tensor]:
     return [*pairs, rest]
 
 
-def run(call: Call) -> Tensor:
+def run(form: str, call: Call) -> Tensor:
     """Call the recipe's kernel with views of a call's tensors; return the queries."""
-    case, normed = call.case, call.case.norm == "rms"
+    case, normed = call.case, form == NORMED
     (hq, hkv), by = case.heads, (case.rotated, case.rope)
     q, k, v = call.qkv.unflatten(1, (-1, case.depth)).split([hq, hkv, hkv], 1)
     k_cache, v_cache = (x if case.layout == "NHD" else x.transpose(1, 2) for x in call.caches)
@@ -56,7 +56,7 @@ def run(call: Call) -> Tensor:
     named |= {"positions": call.positions, "slots": call.slots}
     into: list[Tensor] = []
     for name, x, to in (("q", q, out), ("k", k, k_cache)):
-        parts = ("first", "second", *([] if normed else ["rest"]))
+        parts = ("first", "second", *(["rest"] if form == PLAIN else []))
         named |= dict(zip((f"{name}_{p}" for p in parts), split(x, *by), strict=False))
         into += split(to, *by)[: len(parts)]
         if normed:
@@ -64,14 +64,18 @@ def run(call: Call) -> Tensor:
             named |= {f"{name}_first_weight": halves[0], f"{name}_second_weight": halves[1]}
     if normed:
         named |= {"eps": 1e-5, "weight_offset": case.weight_offset}
-    name = (NORMED if normed else PLAIN) + "_fp32" * case.float_angles
+    name = form + "_fp32" * case.float_angles
     mirage_kernels.program(name)(**named, into=[*into, v_cache])
     return out
 
 
-def check(call: Call) -> None:
+def check(form: str, call: Call) -> None:
     """Compare queries and caches with float64: what has no slot stays, bit for bit."""
-    q, (hq, hkv), lines = run(call), call.case.heads, call.qkv.unflatten(1, (-1, call.case.depth))
+    q, (hq, hkv), lines = (
+        run(form, call),
+        call.case.heads,
+        call.qkv.unflatten(1, (-1, call.case.depth)),
+    )
     queries, keys, values = lines.split([hq, hkv, hkv], 1)
     if call.case.norm == "rms":
         wanted = exact(call, "q", queries), exact(call, "k", keys)
@@ -89,23 +93,24 @@ def check(call: Call) -> None:
         assert torch.equal(bits(now[others]), bits(call.slot_lines(before)[others]))
 
 
-def case_of(norm: str, depth: int = 128, **more: object) -> Case:
+def case_of(form: str, depth: int = 128, **more: object) -> Case:
+    norm = "rms" if form == NORMED else "none"
     return replace(Case(device="cuda", depth=depth, rotated=depth, norm=norm), **more)
 
 
-@forms
 @pytest.mark.parametrize("rope", ["neox", "interleaved"])
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize(("form", "depth"), [(f, d) for f, own in DEPTHS.items() for d in own])
 def test_is_close_to_float64_and_writes_only_its_slots(
-    depth: int, dtype: torch.dtype, rope: str, norm: str
+    form: str, depth: int, dtype: torch.dtype, rope: str
 ) -> None:
     for seed in range(6):
         draw = random.Random(f"{depth} {seed}")
         check(
+            form,
             made(
                 case_of(
-                    norm,
+                    form,
                     depth,
                     dtype=dtype,
                     rope=rope,
@@ -120,58 +125,58 @@ def test_is_close_to_float64_and_writes_only_its_slots(
                     weight_offset=draw.choice([0.0, 1.0]),
                     seed=seed,
                 )
-            )
+            ),
         )
 
 
 @pytest.mark.parametrize("rotated", [0, 8, 64, 120])
 def test_without_norms_a_part_may_be_rotated(rotated: int) -> None:
-    check(made(case_of("none", rotated=rotated)))
+    check(PLAIN, made(case_of(PLAIN, rotated=rotated)))
 
 
 def test_large_values_neither_overflow_nor_vanish() -> None:
-    call = made(case_of("rms"))
+    call = made(case_of(NORMED))
     call.qkv.mul_(1000)
-    check(call)
+    check(NORMED, call)
 
 
 @forms
-def test_slots_outside_the_cache_are_not_written(norm: str) -> None:
-    call = made(case_of(norm, tokens=6))
+def test_slots_outside_the_cache_are_not_written(form: str) -> None:
+    call = made(case_of(form, tokens=6))
     slots = call.slot_lines(call.caches[0]).shape[0]
     call.slots.copy_(torch.tensor([slots, 2**40, -1, -(2**40), slots - 1, 2**32]))
-    check(call)
+    check(form, call)
 
 
 @forms
-def test_positions_outside_the_table_give_nan(norm: str) -> None:
-    call = made(case_of(norm, tokens=4))
+def test_positions_outside_the_table_give_nan(form: str) -> None:
+    call = made(case_of(form, tokens=4))
     call.positions.copy_(torch.tensor([KNOWN_POSITIONS, 2**40, -1, -(2**40)]))
-    assert run(call).isnan().all()
+    assert run(form, call).isnan().all()
 
 
 @forms
-def test_indices_and_rows_of_qkv_may_be_strided(norm: str) -> None:
-    call = made(case_of(norm))
+def test_indices_and_rows_of_qkv_may_be_strided(form: str) -> None:
+    call = made(case_of(form))
     call.slots = torch.stack([call.slots, call.slots * 0], 1)[:, 0]
     call.positions = torch.stack([call.positions, call.positions * 0], 1)[:, 0]
     apart = torch.empty(call.case.tokens, call.qkv.shape[1] + 1, dtype=call.qkv.dtype)
     call.qkv = apart.to("cuda")[:, 1:].copy_(call.qkv)
-    check(call)
+    check(form, call)
 
 
 @forms
-def test_many_tokens_work(norm: str) -> None:
-    check(made(case_of(norm, tokens=70_000, heads=(1, 1))))
+def test_many_tokens_work(form: str) -> None:
+    check(form, made(case_of(form, tokens=70_000, heads=(1, 1))))
 
 
 @forms
-def test_a_call_is_one_kernel(norm: str) -> None:
-    call = made(case_of(norm))
-    run(call)
+def test_a_call_is_one_kernel(form: str) -> None:
+    call = made(case_of(form))
+    run(form, call)
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        run(call)
+        run(form, call)
         torch.cuda.synchronize()
     names = [e.name for e in seen.events() if e.device_type.name == "CUDA"]
     assert sum("rope_cache_write" in name for name in names) == 1

@@ -15,10 +15,10 @@ from mirage_kernels.generator.recipe import catalog, trace
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Request
 
-PLAIN, NORMED = "rope_cache_write", "rms_norm_rope_cache_write"
+PLAIN, STATIC, NORMED = (f"{x}rope_cache_write" for x in ("", "static_", "rms_norm_"))
 
 
-@pytest.fixture(scope="module", params=[PLAIN, NORMED])
+@pytest.fixture(scope="module", params=[PLAIN, STATIC, NORMED])
 def record(request: pytest.FixtureRequest) -> KernelRecord:
     source = catalog()[request.param]
     wanted = Request(source, source.shapes[0], DType.BF16, "sm_90a")

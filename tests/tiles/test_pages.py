@@ -29,7 +29,7 @@ CACHE = Indexed("result_0", ("M",), 0, Dim("pages", 9, dynamic=True), "slots", "
 TABLE = Indexed("cos", ("M",), 0, Dim("table_rows", 9), "positions", "int", unknown_is_nan=True)
 
 
-PLAIN, NORMED = "rope_cache_write", "rms_norm_rope_cache_write"
+PLAIN, STATIC, NORMED = (f"{x}rope_cache_write" for x in ("", "static_", "rms_norm_"))
 
 
 def record_of(source: Recipe) -> KernelRecord:
@@ -37,7 +37,7 @@ def record_of(source: Recipe) -> KernelRecord:
     return generate(request, jobs=1, progress=lambda event: None).record
 
 
-@pytest.fixture(scope="module", params=[PLAIN, NORMED])
+@pytest.fixture(scope="module", params=[PLAIN, STATIC, NORMED])
 def record(request: pytest.FixtureRequest) -> KernelRecord:
     return record_of(catalog()[request.param])
 
@@ -109,7 +109,7 @@ def test_a_record_keeps_pages(record: KernelRecord, tmp_path) -> None:
 
 
 def test_emitted_kernels_find_rows_in_pages(record: KernelRecord, text: str) -> None:
-    caches = {PLAIN: 4, NORMED: 3}[record.recipe]
+    caches = 4 if record.recipe == PLAIN else 3
     assert text.count("in_pages(row, args.page_size,") == caches * len(record.variants)
 
 
@@ -126,7 +126,7 @@ def test_emitted_kernels_take_index_tensors_of_either_type(text: str) -> None:
 def test_a_part_of_a_launch_finds_each_row_once(record: KernelRecord, text: str) -> None:
     """Rows of the table for q and k, of the caches for the parts of k and for v."""
     assert text.count("row_of<false>(args.positions_index,") == 2
-    assert text.count("row_of<false>(args.slots_index,") == {PLAIN: 3, NORMED: 2}[record.recipe]
+    assert text.count("row_of<false>(args.slots_index,") == (3 if record.recipe == PLAIN else 2)
 
 
 def test_a_block_divides_before_it_waits(text: str) -> None:
@@ -168,7 +168,7 @@ def test_launches_take_inputs_then_index_tensors_then_results(plain: KernelRecor
     assert made.dynamic[6:] == ["table_rows", "pages", "page_size"]
 
 
-@pytest.mark.parametrize("name", [PLAIN, NORMED])
+@pytest.mark.parametrize("name", [PLAIN, STATIC, NORMED])
 def test_cosines_may_be_fp32(name: str) -> None:
     (text,) = sources([record_of(catalog()[f"{name}_fp32"])]).values()
     assert "const float* cos_tile_in;" in text
