@@ -216,7 +216,10 @@ SIGNATURE = {
     "layout": "rows",
     "static": {"N": 8, "K": 8},
     "dynamic": ["M"],
-    "tensors": [{"name": "x", "dims": ["M", "K"]}, {"name": "w", "dims": ["N", "K"]}],
+    "tensors": [
+        {"name": "x", "dtype": "bf16", "dims": ["M", "K"]},
+        {"name": "w", "dtype": "bf16", "dims": ["N", "K"]},
+    ],
     "results": [{"name": "out", "dims": ["M", "N"]}],
 }
 
