@@ -93,3 +93,10 @@ def test_a_dim_that_comes_with_an_option_is_left_out_of_the_others() -> None:
     assert (gqa.ranges["seq_lens"], causal.ranges["seq_lens"]) == ("1..L", "T..L")
     assert "T" not in gqa.dynamic
     assert (gqa.family, dict(causal.choices)) == ("attention", {"mask": "causal"})
+
+
+def test_typical_extents_are_of_the_dims_that_a_form_has() -> None:
+    recipes = catalog()
+    assert "S" in recipes["rope_cache_write"].typical
+    static = recipes["static_rope_cache_write"]
+    assert {*static.typical} == {*static.dynamic} == {"M", "Hq", "Hkv"}

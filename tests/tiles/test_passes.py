@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from compilers import assembled, compiled
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.frontend.from_torch import from_torch
-from mirage_kernels.generator.ir import Dim, DType, Graph, Indexed, Phase
+from mirage_kernels.generator.ir import Dim, DType, Graph, Indexed, Phase, retile
 from mirage_kernels.generator.pipeline import generate
+from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.request import Request
+from mirage_kernels.generator.schedules.general.plan import sources
 from mirage_kernels.generator.tiles.check import (
     compare,
     require_same,
@@ -146,3 +150,41 @@ def test_rows_whose_elements_lie_anywhere_are_not_held(graph: Graph) -> None:
     (scattered,) = block_programs(short, 64, 1, {"x": index})
     assert not scattered.held
     assert any(isinstance(s, Reduce) for s in scattered.statements[Phase.BEFORE])
+
+
+@pytest.fixture(scope="module", params=["static_", "rms_norm_"])
+def source(request: pytest.FixtureRequest) -> str:
+    """The kernel's file of a recipe whose rows are static, queries and keys and values."""
+    recipe = catalog()[f"{request.param}rope_cache_write"]
+    made = Request(recipe, recipe.shapes[0], DType.BF16, "sm_90a")
+    (text,) = sources([generate(made, jobs=1, progress=lambda event: None).record]).values()
+    return text
+
+
+def test_kernels_that_read_rows_by_index_spill_nothing(source: str, tmp_path: Path) -> None:
+    file = tmp_path / "kernel.cu"
+    file.write_text(source)
+    for kernel in assembled(file, "sm_90a", tmp_path, "--expt-relaxed-constexpr"):
+        assert kernel.spill_bytes == 0
+        assert kernel.registers <= 128
+
+
+def test_results_of_static_rows_are_stored_as_vectors(source: str, tmp_path: Path) -> None:
+    """The aligned kernel stores each of five results by one instruction, the other one by one."""
+    made = compiled(source, tmp_path, "-O3", "-arch=sm_90a", "--expt-relaxed-constexpr", "-ptx")
+    assert made.returncode == 0, made.stderr
+    stores = re.findall(r"st\.global\.(\S+)", (tmp_path / "kernel.ptx").read_text())
+    rounds = len(re.findall("each_taken<", source))
+    assert {*stores} == {"v4.u32", "u16"}
+    assert stores.count("v4.u32") >= 5 >= rounds
+
+
+def test_rows_narrower_than_a_warp_are_joined_by_lanes_of_their_own(tmp_path: Path) -> None:
+    """Eight lanes of a block with one row: others of the warp do not get there."""
+    made = muGraph(norm, 64)
+    (program,) = block_programs(retile(made, {a.tile_key: 1 for a in made.spaces[0].grid}), 64, 1)
+    text = text_of(program)
+    assert "join_lanes<Sum, 8, false>" in text
+    opening = '#include "general/each.cuh"\nnamespace mirage::generated {\n'
+    ran = compiled(f"{opening}{text}\n}}\n", tmp_path, "-arch=sm_90a", "-cubin")
+    assert ran.returncode == 0, ran.stderr
