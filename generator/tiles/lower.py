@@ -19,7 +19,7 @@ from mirage_kernels.generator.ir import (
     phases_of,
 )
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
-from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES, MAXIMA
+from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES
 from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.tiles.barriers import with_barriers
 from mirage_kernels.generator.tiles.passes import are_one_pass, with_held_rows
@@ -39,6 +39,7 @@ from mirage_kernels.generator.tiles.program import (
     Statement,
     Store,
     Tile,
+    joined_by,
     reaches_beyond,
 )
 from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_parts
@@ -49,11 +50,6 @@ RESCALE = "_rescale"  # behind the name of a running maximum: its factor
 OFTEN = 8  # times that a dear operation is computed again at most
 _REDUCTIONS = ("contract", *ops_of_kind(Kind.REDUCE, Kind.STABILISER))
 IDENTITY = {"sum": 0.0, "max": -float("inf")}
-
-
-def joined_by(node: Node) -> str:
-    """Return how a reduction, an accumulator or a combine joins: by sum or max."""
-    return "max" if node.op in ("peak", *MAXIMA) else "sum"
 
 
 def block_program(graph: Graph, kernel: Node, threads: int, stages: int) -> BlockProgram:

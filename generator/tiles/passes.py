@@ -17,10 +17,11 @@ from mirage_kernels.generator.tiles.program import (
     Reduce,
     Rows,
     Store,
+    joined_by,
 )
 from mirage_kernels.generator.tiles.vectors import WIDTHS, has_uneven_rows
 
-_JOINS = {"sum": "sum", "contract": "sum", "amax": "max", "peak": "max"}
+_JOINS = ("sum", "contract", "amax", "peak")
 _PLAIN = (Kind.ELEMENTWISE, Kind.SOURCE, Kind.OUTPUT)
 
 
@@ -111,4 +112,4 @@ def _is_even(tile: TensorType, over: str, extents: Mapping[str, Dim]) -> bool:
 
 def _join(node: Node) -> Reduce:
     value, other = (*node.args, "")[:2]
-    return Reduce((), (), node.name, value, other, _JOINS[node.op], node.over)
+    return Reduce((), (), node.name, value, other, joined_by(node), node.over)

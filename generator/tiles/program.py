@@ -24,6 +24,7 @@ from mirage_kernels.generator.ir import (
     Space,
     TensorType,
 )
+from mirage_kernels.generator.ir.ops import MAXIMA
 
 VECTOR_BYTES = 16  # what a thread copies at once
 WARP = 32  # threads
@@ -367,3 +368,8 @@ class BlockProgram:
 def reaches_beyond(whole: Dim, tile: int, size: int) -> bool:
     """Say whether tiles of `size` places may lie beyond a dim's end; `tile` of them are its own."""
     return whole.dynamic or whole.size % tile != 0 or size != tile
+
+
+def joined_by(node: Node) -> str:
+    """Return how a reduction, an accumulator or a combine joins: by sum or max."""
+    return "max" if node.op in ("peak", *MAXIMA) else "sum"
