@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirage_kernels import program_operators  # noqa: F401  (registers them)
 from mirage_kernels.assumptions import NOTHING, WEIGHTS, assumed
 from mirage_kernels.early_weights import Early, has_rows, lies_as_wanted
 
@@ -29,7 +30,7 @@ Launch = Callable[[Sequence[Tensor], Sequence[Tensor | None], int], Sequence[Ten
 
 @cache
 def operator_named(name: str) -> Callable[..., Any]:
-    """Return an ATen operator, `aten.mm.default`, or `getitem`."""
+    """Return an operator of ATen or of programs, `aten.mm.default`, or `getitem`."""
     if name == "getitem":
         return operator.getitem
     found: Any = torch.ops

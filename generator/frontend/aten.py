@@ -72,11 +72,32 @@ def _softmax(s: Steps, x: Tensor | Chosen, dim: int, dtype: object = None) -> Te
     return s("div", powers, s.reduce("reduction", powers, [dim]))
 
 
+def _softmax_beside(
+    s: Steps, x: Tensor | Chosen, others: Sequence[Tensor | Chosen], dim: int
+) -> Tensor:
+    powers = exponentials(s, x)
+    total = s.reduce("reduction", powers, [dim])
+    for other in others:
+        total = s("add", total, _sum_of_powers(s, other, dim))
+    return s("div", powers, total)
+
+
+def _sum_of_powers(s: Steps, x: Tensor | Chosen, dim: int) -> Operand:
+    if isinstance(x, Chosen) and not x.is_masked and not x.conditions:  # a number
+        return math.exp(x.inside) * x.dims[dim]
+    return s.reduce("reduction", exponentials(s, x), [dim])
+
+
 def _logsumexp(s: Steps, x: Tensor | Chosen, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     dims = dims if isinstance(dims, Sequence) else [dims]
     if isinstance(x, Tensor) and all(x.dims[d] == 1 for d in dims):  # log(exp(x))
         return s.reduce("reduction", x, dims, keep=keepdim)
     return s("log", s.reduce("reduction", exponentials(s, x), dims, keep=keepdim))
+
+
+def _logaddexp(s: Steps, a: Tensor, b: Tensor) -> Tensor:
+    """log(exp(a) + exp(b)), where exp(log(x)) is x."""
+    return s("log", s("add", *(s.logarithm_of(x) or s("exp", x) for x in (a, b))))
 
 
 def _log_softmax(s: Steps, x: Tensor, dim: int, dtype: object = None) -> Tensor:
@@ -252,10 +273,10 @@ _UNARY = (
     *("exp", "log", "sqrt", "rsqrt", "sigmoid", "silu", "tanh", "relu", "neg", "square"),
     *("abs", "mish", "sin", "cos"),
 )
-_SAME = ("to", "_to_copy", "contiguous", "clone", "detach", "alias", "expand", "type_as")
+_SAME = ("to", "_to_copy", "contiguous", "clone", "detach", "alias", "type_as")
 ATEN: Mapping[str, Callable[..., Any]] = {
     **{name: (lambda s, x, op=name: s(op, x)) for name in _UNARY},
-    **dict.fromkeys((*_SAME, "expand_as", "lift_fresh_copy", "identity"), _same),
+    **dict.fromkeys((*_SAME, "lift_fresh_copy", "identity"), _same),
     "add": _binary("add"),
     "sub": _binary("sub"),
     "rsub": lambda s, a, b, alpha=1: s("sub", b, a if alpha == 1 else s("mul", a, alpha)),
@@ -289,8 +310,10 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "tril": lambda s, x, diagonal=0: triangle(s, x, diagonal, upper=False),
     "triu": lambda s, x, diagonal=0: triangle(s, x, diagonal, upper=True),
     "softmax": _softmax,
+    "softmax_beside": _softmax_beside,
     "log_softmax": _log_softmax,
     "logsumexp": _logsumexp,
+    "logaddexp": _logaddexp,
     "max": _largest(_amax, _binary("max")),
     "min": _largest(_amin, Steps.minimum),
     "amax": _amax,
@@ -327,6 +350,8 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "batch_norm": batch_norm,
     "instance_norm": instance_norm,
     "scaled_dot_product_attention": _attention,
+    "expand": lambda s, x, sizes, **_: s.expand(x, sizes),
+    "expand_as": lambda s, x, like: s.expand(x, like.dims),
     "view": _reshape,
     "reshape": _reshape,
     "_unsafe_view": _reshape,

@@ -250,6 +250,12 @@ def _either(a: Any, b: Any) -> Chosen:
     return _negated(_both(*map(_negated, masks)))
 
 
+def _seen_by(x: Chosen) -> Chosen | None:
+    """Return where 0 and not -inf is added to scores, None for other numbers."""
+    adds = x.conditions and not x.is_masked and {x.inside, x.outside} == {0, -math.inf}
+    return _as_mask(replace(x, inside=not x.inside, outside=not x.outside)) if adds else None
+
+
 def _binary(s: Steps, op: str, a: Any, b: Any) -> Any:
     """Compute with positions, masks, numbers and tensors."""
     if isinstance(a, Affine) or isinstance(b, Affine):
@@ -259,6 +265,9 @@ def _binary(s: Steps, op: str, a: Any, b: Any) -> Any:
         return known[op](a, b)
     chosen, other = (a, b) if isinstance(a, Chosen) else (b, a)
     if isinstance(other, Chosen):
+        seen = [m for x in (chosen, other) if op == "add" and (m := _seen_by(x))]
+        if len(seen) == 2:
+            return replace(_both(*seen), inside=0.0, outside=-math.inf)
         if chosen.conditions and other.conditions:
             raise GraphError(f"{op} of two masks", "join masks with &")
         a, b = (a, _number(b)) if a.conditions else (_number(a), b)
@@ -370,7 +379,8 @@ _VIEWS: Mapping[str, Callable[..., Positional]] = {
     "bitwise_or": _either,
     "__or__": _either,
 }
-HIDDEN = frozenset(("softmax", "_softmax", "logsumexp", "scaled_dot_product_attention"))
+_HIDDEN = "softmax _softmax softmax_beside logsumexp scaled_dot_product_attention"
+HIDDEN = frozenset(_HIDDEN.split())
 _CASTS = ("to", "_to_copy", "type_as", "contiguous", "clone", "lift_fresh_copy", "detach", "alias")
 MASKED: Mapping[str, Callable[..., Any]] = {
     **{op: (lambda s, a, b, op=op: _binary(s, op, a, b)) for op in _NUMBERS},

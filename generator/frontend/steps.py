@@ -73,6 +73,11 @@ class Steps:
         low = [self("neg", x) if isinstance(x, Tensor) else -x for x in (a, b)]
         return self("neg", self("max", *low))
 
+    def logarithm_of(self, x: Tensor) -> Tensor | None:
+        """Return what a value is the logarithm of, None for another one."""
+        step = next((p for p in self.program.steps if x in p.outs), None)
+        return self.program.tensors[step.args[0]] if step and step.op == "log" else None
+
     def ranked(self, x: Tensor, rank: int) -> Tensor:
         """Return a tensor with leading dims of extent 1."""
         missing = rank - x.num_dims
@@ -83,6 +88,12 @@ class Steps:
         known = math.prod(n for n in shape if n >= 0)
         whole = [n if n >= 0 else math.prod(x.dims) // known for n in shape]
         return x if x.dims == (*whole,) else self.step(Step("reshape", shape=(*whole,)), x)
+
+    def expand(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return a tensor repeated along dims of one element; -1 leaves a dim as it is."""
+        own = self.ranked(x, len(sizes))
+        whole = tuple(n if m < 0 else m for n, m in zip(own.dims, sizes, strict=True))
+        return own if own.dims == whole else self.step(Step("expand", shape=whole), own)
 
     def permute(self, x: Tensor, order: Sequence[int]) -> Tensor:
         """Return a tensor with its dims in another order."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from mirage_kernels.generator.frontend.aten import ATEN
 from mirage_kernels.generator.frontend.export import operator_of
-from mirage_kernels.generator.partition.rewriting import CASTS, regions, rewritten, without_repeats
+from mirage_kernels.generator.partition.rewriting import CASTS, regions, without_repeats
 
 Node = Any  # torch.fx.Node
 SPLITS = frozenset(("split", "split_with_sizes", "chunk"))
@@ -38,15 +38,17 @@ class Join:
     ranges: tuple[Range, ...]
 
 
-def in_pieces(graphs: Sequence[Any]) -> None:
-    """Rewrite the graphs of one function, traced at several extents."""
-    for graph in graphs:
-        rewritten(graph)
-    nodes = [*zip(*(graph.nodes for graph in graphs), strict=True)]
-    for both in nodes:
+def sliced(graphs: Sequence[Any]) -> None:
+    """Write the parts of a split as slices, in the graphs of one function at several extents."""
+    for both in [*zip(*(graph.nodes for graph in graphs), strict=True)]:
         if operator_of(both[0]) in SPLITS and _same([_parts(n) for n in both]):
             for graph, node in zip(graphs, both, strict=True):
                 _sliced(graph, node)
+
+
+def in_pieces(graphs: Sequence[Any]) -> None:
+    """Move functions in front of cats, in the graphs of one function at several extents."""
+    nodes = [*zip(*(graph.nodes for graph in graphs), strict=True)]
     joins = [both for both in nodes if all(map(join_of, both))]
     joins = [both for both in joins if _same([own.ranges for n in both if (own := join_of(n))])]
     for i, graph in enumerate(graphs):
@@ -159,13 +161,13 @@ def _slice(graph: Any, x: Node, dim: int, taken: Range) -> Node:
         made = graph.call_function(target, (x, dim, *(taken if taken[2] > 1 else taken[:2])))
     made.meta = {**x.meta, "val": target(x.meta["val"], dim, *taken)}
     for old in [u for u in x.users if u is not made and u.target is target]:
-        if _range(old) == (dim % rank, taken):
+        if range_of(old) == (dim % rank, taken):
             old.replace_all_uses_with(made)
             graph.erase_node(old)
     return made
 
 
-def _range(node: Node) -> tuple[int, Range] | None:
+def range_of(node: Node) -> tuple[int, Range] | None:
     """Return the dim and the range of a slice, None of one that is no static range."""
     given: dict[str, Any] = {"dim": 0, "start": None, "end": None, "step": 1}
     given |= dict(zip(given, node.args[1:], strict=False))

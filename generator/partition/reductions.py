@@ -12,7 +12,7 @@ _BY_DIM = frozenset(
     ("softmax", "_softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin")
 )
 CENTRED = frozenset(("layer_norm", "group_norm", "instance_norm"))  # two sums each
-SOFTMAX = frozenset(("softmax", "_softmax"))
+SOFTMAX = frozenset(("softmax", "_softmax", "softmax_beside"))
 _REDUCTIONS = """
 log_softmax logsumexp sum mean var std var_mean aminmax max min amax amin norm linalg_vector_norm
 frobenius_norm layer_norm rms_norm group_norm instance_norm mse_loss l1_loss smooth_l1_loss

@@ -4,7 +4,9 @@
     view(cast(x))                         ->  cast(view(x)), where x is an input
     type_as(x, y)                         ->  cast(x)
     unbind(x)[i]                          ->  select(x, i)
+    narrow(x, i, n, m)                    ->  x[..., n:n + m]
     dropout(x)                            ->  x, unless a module trains
+    ones_like(x), x.new_ones(n)           ->  full(n, 1), which takes no tensor
     torch.tensor(2.0)                     ->  full([], 2.0)
     einsum("...i,i", x, y)                ->  einsum("abi,i->ab", x, y)
     glu(x)                                ->  x[:h] * sigmoid(x[h:])
@@ -24,33 +26,40 @@ from typing import Any
 
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.partition.editing import Node, added, is_op, substitute
 
-Node = Any  # torch.fx.Node
 CASTS = frozenset(("to", "_to_copy"))
 _SEEN = """
 view reshape _unsafe_view unflatten flatten permute transpose unsqueeze squeeze select slice
 """
 POOLS = tuple(f"adaptive_avg_pool{n}d" for n in (1, 2, 3))
 SEEN = frozenset(_SEEN.split())  # views of one tensor
+LIKES = {  # of tensors like another one: the number that they are full of, None for an operand
+    f"{prefix}{name}{suffix}": value
+    for name, value in (("full", None), ("ones", 1), ("zeros", 0))
+    for prefix, suffix in (("new_", ""), ("", "_like"))
+}
 
 
 def rewritten(graph: Any) -> None:
     """Rewrite a graph."""
-    for node in [n for n in graph.nodes if _is(n, "_assert_tensor_metadata")]:  # before casts
+    for node in [n for n in graph.nodes if is_op(n, "_assert_tensor_metadata")]:  # before casts
         graph.erase_node(node)
-    for node in [n for n in graph.nodes if _is(n, "dropout")]:
+    for node in [n for n in graph.nodes if is_op(n, "dropout")]:
         x, share, trains = node.args
         if not (trains and share):
-            _replace(graph, node, x)
+            substitute(graph, node, x)
+    _without_likes(graph)
     _without_type_as(graph)
     _without_unbind(graph)
+    _without_narrow(graph)
     _without_glu(graph)
     _without_pools(graph)
-    for node in [n for n in graph.nodes if _is(n, "einsum")]:
+    for node in [n for n in graph.nodes if is_op(n, "einsum")]:
         ranks = [x.meta["val"].dim() for x in node.args[1]]
         node.args = (spelled_out(node.args[0], ranks), *node.args[1:])
     complexes = _Complexes(graph)
-    for node in [n for n in graph.nodes if _is(n, "view_as_real", "real", "imag")]:
+    for node in [n for n in graph.nodes if is_op(n, "view_as_real", "real", "imag")]:
         complexes.as_real(node)
     _casts_last(graph)
 
@@ -94,14 +103,14 @@ def with_numbers(program: Any) -> None:
     import torch
 
     graph, known = program.graph, constants_of(program)
-    for node in [n for n in graph.nodes if _is(n, "detach") and mutates_alone(n)]:
-        _replace(graph, node, node.args[0])
+    for node in [n for n in graph.nodes if is_op(n, "detach") and mutates_alone(n)]:
+        substitute(graph, node, node.args[0])
     for node in [n for n in graph.nodes if n in known and known[n].numel() == 1]:
         value = known[node]
         named = {"dtype": value.dtype, "device": torch.device("cpu")}
         first = next(n for n in graph.nodes if n.op != "placeholder")
         shape = ([*value.shape], value.item())
-        made = _added(graph, first, torch.ops.aten.full.default, shape, **named)
+        made = added(graph, first, torch.ops.aten.full.default, shape, **named)
         made.meta = {**node.meta, "val": node.meta["val"]}
         node.replace_all_uses_with(made)
         graph.erase_node(node)
@@ -109,7 +118,7 @@ def with_numbers(program: Any) -> None:
 
 def mutates_alone(node: Node) -> bool:
     """Say whether an operator writes over what a constant is copied to."""
-    return bool(node.target._schema.is_mutable and _is(node.args[0], "lift_fresh_copy"))
+    return bool(node.target._schema.is_mutable and is_op(node.args[0], "lift_fresh_copy"))
 
 
 def constants_of(program: Any) -> dict[Node, Any]:
@@ -130,39 +139,25 @@ def regions(graph: Any) -> dict[Node, int]:
     return found
 
 
-def _is(node: Node, *ops: str) -> bool:
-    return node.op == "call_function" and operator_of(node) in ops
-
-
-def _added(graph: Any, before: Node, target: Any, args: tuple[Any, ...], **named: Any) -> Node:
-    """Add an operator in front of a node."""
+def _without_likes(graph: Any) -> None:
     import torch
 
-    with graph.inserting_before(before):
-        made = graph.call_function(target, args, named)
-    given, kept = torch.fx.node.map_arg((args, named), lambda n: n.meta["val"])
-    made.meta = {**before.meta, "val": target(*given, **kept)}
-    return made
-
-
-def _replace(graph: Any, node: Node, made: Node) -> None:
-    """Let a node take the place of another, and erase that and what was made for it alone."""
-    node.replace_all_uses_with(made)
-    todo = [node]
-    while todo:
-        gone = todo.pop()
-        if not gone.users and gone.op == "call_function":
-            todo += gone.all_input_nodes
-            graph.erase_node(gone)
+    for node in [n for n in graph.nodes if is_op(n, *LIKES)]:
+        made, value = node.meta["val"], LIKES[operator_of(node)]
+        given = ([*made.shape], node.args[-1] if value is None else value)
+        if not isinstance(given[1], int | float):
+            continue
+        named = {"dtype": made.dtype, "device": torch.device("cpu")}
+        substitute(graph, node, added(graph, node, torch.ops.aten.full.default, given, **named))
 
 
 def _without_type_as(graph: Any) -> None:
     import torch
 
-    for node in [n for n in graph.nodes if _is(n, "type_as")]:
+    for node in [n for n in graph.nodes if is_op(n, "type_as")]:
         dtype = node.meta["val"].dtype
-        made = _added(graph, node, torch.ops.aten.to.dtype, (node.args[0], dtype))
-        _replace(graph, node, made)
+        made = added(graph, node, torch.ops.aten.to.dtype, (node.args[0], dtype))
+        substitute(graph, node, made)
 
 
 def _without_unbind(graph: Any) -> None:
@@ -170,10 +165,21 @@ def _without_unbind(graph: Any) -> None:
 
     for node in [n for n in graph.nodes if n.target is operator.getitem]:
         source, number = node.args
-        if _is(source, "unbind"):
+        if is_op(source, "unbind"):
             dim = [*source.args[1:], *source.kwargs.values(), 0][0]
             given = (source.args[0], dim, number)
-            _replace(graph, node, _added(graph, node, torch.ops.aten.select.int, given))
+            substitute(graph, node, added(graph, node, torch.ops.aten.select.int, given))
+
+
+def _without_narrow(graph: Any) -> None:
+    import torch
+
+    for node in [n for n in graph.nodes if is_op(n, "narrow")]:
+        x, dim, start, length = node.args
+        if isinstance(start, int):
+            start %= int(x.meta["val"].shape[dim]) or 1
+            given = (x, dim, start, start + length)
+            substitute(graph, node, added(graph, node, torch.ops.aten.slice.Tensor, given))
 
 
 def spelled_out(equation: str, ranks: Sequence[int]) -> str:
@@ -194,23 +200,23 @@ def _without_glu(graph: Any) -> None:
     import torch
 
     aten = torch.ops.aten
-    for node in [n for n in graph.nodes if _is(n, "glu")]:
+    for node in [n for n in graph.nodes if is_op(n, "glu")]:
         x, dim = [*node.args, *node.kwargs.values(), -1][:2]
         half = int(node.meta["val"].shape[dim])
         ends = ((0, half), (half, 2 * half))
-        a, b = (_added(graph, node, aten.slice.Tensor, (x, dim, *each)) for each in ends)
-        gate = _added(graph, node, aten.sigmoid.default, (b,))
-        _replace(graph, node, _added(graph, node, aten.mul.Tensor, (a, gate)))
+        a, b = (added(graph, node, aten.slice.Tensor, (x, dim, *each)) for each in ends)
+        gate = added(graph, node, aten.sigmoid.default, (b,))
+        substitute(graph, node, added(graph, node, aten.mul.Tensor, (a, gate)))
 
 
 def _without_pools(graph: Any) -> None:
     import torch
 
-    for node in [n for n in graph.nodes if _is(n, *POOLS)]:
+    for node in [n for n in graph.nodes if is_op(n, *POOLS)]:
         x, sizes = node.args[:2]
         if all(size == 1 for size in sizes):
             given = (x, [*range(-len(sizes), 0)], True)
-            _replace(graph, node, _added(graph, node, torch.ops.aten.mean.dim, given))
+            substitute(graph, node, added(graph, node, torch.ops.aten.mean.dim, given))
 
 
 def without_repeats(graph: Any) -> None:
@@ -218,7 +224,7 @@ def without_repeats(graph: Any) -> None:
     import torch
 
     aten = torch.ops.aten
-    for node in [n for n in graph.nodes if _is(n, "repeat_interleave")]:
+    for node in [n for n in graph.nodes if is_op(n, "repeat_interleave")]:
         given = dict(zip(("x", "repeats", "dim"), node.args, strict=False)) | node.kwargs
         x, times, dim = given["x"], given.get("repeats"), given.get("dim")
         if not isinstance(times, int) or not isinstance(dim, int):
@@ -226,29 +232,29 @@ def without_repeats(graph: Any) -> None:
         at = dim % x.meta["val"].dim()
         sizes = [-1] * (x.meta["val"].dim() + 1)
         sizes[at + 1] = times
-        one = _added(graph, node, aten.unsqueeze.default, (x, at + 1))
-        more = _added(graph, node, aten.expand.default, (one, sizes))
-        _replace(graph, node, _added(graph, node, aten.flatten.using_ints, (more, at, at + 1)))
+        one = added(graph, node, aten.unsqueeze.default, (x, at + 1))
+        more = added(graph, node, aten.expand.default, (one, sizes))
+        substitute(graph, node, added(graph, node, aten.flatten.using_ints, (more, at, at + 1)))
 
 
 def _casts_last(graph: Any) -> None:
     """Look at inputs before they are cast: a kernel casts what it takes of them."""
     region = regions(graph)
     for node in [*graph.nodes]:
-        cast = node.args[0] if _is(node, *SEEN) else None
-        if cast is None or not _is(cast, *CASTS) or not _is_given(cast.args[0]):
+        cast = node.args[0] if is_op(node, *SEEN) else None
+        if cast is None or not is_op(cast, *CASTS) or not _is_given(cast.args[0]):
             continue
         if region[cast] != region[node]:
             continue
-        seen = _added(graph, node, node.target, (cast.args[0], *node.args[1:]), **node.kwargs)
-        made = _added(graph, node, cast.target, (seen, *cast.args[1:]), **cast.kwargs)
+        seen = added(graph, node, node.target, (cast.args[0], *node.args[1:]), **node.kwargs)
+        made = added(graph, node, cast.target, (seen, *cast.args[1:]), **cast.kwargs)
         region |= dict.fromkeys((seen, made), region[node])
-        _replace(graph, node, made)
+        substitute(graph, node, made)
 
 
 def _is_given(node: Node) -> bool:
     """Say whether a node is an input, or a view of one."""
-    while _is(node, *SEEN):
+    while is_op(node, *SEEN):
         node = node.args[0]
     return bool(node.op == "placeholder")
 
@@ -263,18 +269,22 @@ class _Complexes:
         """Replace the real view of a product by two real values side by side, a part by itself."""
         import torch
 
-        (z,), whole = node.args, _is(node, "view_as_real")
-        if not z.meta["val"].is_complex() or not self.has_parts(z) or (whole and not _is(z, "mul")):
+        (z,), whole = node.args, is_op(node, "view_as_real")
+        if (
+            not z.meta["val"].is_complex()
+            or not self.has_parts(z)
+            or (whole and not is_op(z, "mul"))
+        ):
             return
         parts = self.parts(z, node)
-        made = parts[_is(node, "imag")]
+        made = parts[is_op(node, "imag")]
         if whole:
-            made = _added(self.graph, node, torch.ops.aten.stack.default, (parts, -1))
-        _replace(self.graph, node, made)
+            made = added(self.graph, node, torch.ops.aten.stack.default, (parts, -1))
+        substitute(self.graph, node, made)
 
     def has_parts(self, z: Node) -> bool:
         """Say whether a value has a real view, which conjugates lack, or is made of such."""
-        if _is(z, "mul", "_conj"):
+        if is_op(z, "mul", "_conj"):
             return all(self.has_parts(x) for x in z.all_input_nodes)
         return not z.meta["val"].is_conj()
 
@@ -285,19 +295,19 @@ class _Complexes:
         aten = torch.ops.aten
 
         def add(target: Any, *args: Any) -> Node:
-            return _added(self.graph, before, target, args)
+            return added(self.graph, before, target, args)
 
         if not z.meta["val"].is_complex():
             return [z]
-        if _is(z, "mul") and all(isinstance(a, type(z)) for a in z.args):
+        if is_op(z, "mul") and all(isinstance(a, type(z)) for a in z.args):
             (a, *ai), (b, *bi) = (self.parts(x, before) for x in z.args)
             mul = aten.mul.Tensor
             if not ai or not bi:
                 return [add(mul, x, y) for x in (a, *ai) for y in (b, *bi)]
             real = add(aten.sub.Tensor, add(mul, a, b), add(mul, ai[0], bi[0]))
             return [real, add(aten.add.Tensor, add(mul, a, bi[0]), add(mul, ai[0], b))]
-        if _is(z, "_conj"):
+        if is_op(z, "_conj"):
             real, imaginary = self.parts(z.args[0], before)
             return [real, add(aten.neg.default, imaginary)]
-        pairs = z.args[0] if _is(z, "view_as_complex") else add(aten.view_as_real.default, z)
+        pairs = z.args[0] if is_op(z, "view_as_complex") else add(aten.view_as_real.default, z)
         return [add(aten.select.int, pairs, -1, i) for i in range(2)]

@@ -27,7 +27,8 @@ from mirage_kernels.generator.frontend.export import (
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
 from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.partition.pieces import copies_in, in_pieces
+from mirage_kernels.generator.partition.passes import prepare
+from mirage_kernels.generator.partition.pieces import copies_in
 from mirage_kernels.generator.partition.rewriting import (
     CASTS,
     constants_of,
@@ -82,7 +83,7 @@ class Trace:
         for program in self.programs:
             without_wrappers(program.graph, program.graph_module)
             with_numbers(program)
-        in_pieces([program.graph for program in self.programs])
+        prepare([program.graph for program in self.programs])
         copies = [copies_in(program.graph) for program in self.programs]
         self.copies = copies[0]
         first, last = (list(p.graph.nodes) for p in (self.programs[0], self.programs[-1]))

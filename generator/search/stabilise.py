@@ -9,10 +9,13 @@ combine, a last kernel by the peaks that the first one stores beside its partial
 hold a row together combine their peaks first. The rewrite knows no recipe; that its result is right
 for any peak at all is proved like everything else.
 
-An exp that is not summed itself is taken relative to the peak of the sum that divides it, or that
-it is added to, wherever that was made. The logarithm of a sum gets the peak back:
+An exp that is not summed itself is taken relative to the peak of the sum that divides it, wherever
+that was made. One that is added to a sum, as a sink is, may be the largest term: both are taken
+relative to the larger of the two, and so is what their sum divides. The logarithm of a sum gets the
+peak back:
 
-    log(sum(exp(s)))  ->  m + log(sum(exp(s - m)))
+    sum(exp(s)) + exp(t)  ->  sum(exp(s - m)) * exp(m - c) + exp(t - c),   c = max(m, t)
+    log(sum(exp(s)))      ->  m + log(sum(exp(s - m)))
 
 A program in which a degree is left over, or meets a function without a law, stays as it was: then
 the numeric gate says whether it is safe.
@@ -20,6 +23,7 @@ the numeric gate says whether it is safe.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -83,6 +87,7 @@ class _Rewrite:
     builder: Builder
     degrees: dict[str, Degree] = field(default_factory=dict)
     added: dict[tuple[str, ...], str] = field(default_factory=dict)
+    raised: dict[tuple[str, str], str] = field(default_factory=dict)  # lower, higher peak: factor
 
     @cached_property
     def held(self) -> frozenset[str]:
@@ -104,10 +109,9 @@ class _Rewrite:
         node = self.graph.producers[name]
         for arg in node.args:
             self.need(arg)
-        rules = {"exp": self.exp, "log": self.log}
+        rules = {"exp": self.exp, "log": self.log, "div": self.divided, "add": self.added_up}
         rules |= dict.fromkeys(("sum", "contract"), self.total)
         rules |= dict.fromkeys(("accum", "combine"), self.carry)
-        rules |= dict.fromkeys(("div", "add"), self.aligned)
         rules.get(node.op, self.keep)(node)
 
     def keep(self, node: Node) -> None:
@@ -196,14 +200,76 @@ class _Rewrite:
         self.builder.add(replace(node, op=f"{node.op}_rescaled", args=(node.args[0], peak)))
         self.degrees[node.name] = {after: 1}
 
-    def aligned(self, node: Node) -> None:
-        """Divide or add; what no peak was taken from is taken relative to the other's peak."""
-        args = [*node.args]
-        for i, other in ((0, args[1]), (1, args[0])) if node.op == "add" else ((0, args[1]),):
-            degree = self.degrees[other]
-            if not self.degrees[args[i]] and list(degree.values()) == [1]:
-                args[i] = self.relative(args[i], *degree) or args[i]
-        self.keep(replace(node, args=tuple(args)))
+    def divided(self, node: Node) -> None:
+        """Divide; the dividend is taken relative to the divisor's peak."""
+        a, b = node.args
+        degree = self.degrees[b]
+        if list(degree.values()) == [1]:
+            a = (self.lifted if self.degrees[a] else self.relative)(a, *degree) or a
+        self.keep(replace(node, args=(a, b)))
+
+    def added_up(self, node: Node) -> None:
+        """Add; both are taken relative to the larger of their peaks, for an exp its exponent."""
+        a, b = node.args
+        tops = [self.top(a), self.top(b)]
+        if self.degrees[a] == self.degrees[b]:
+            self.keep(node)
+        elif all(tops):
+            _require({*tops} <= {*self.builder.types})
+            common = self.add("max", tuple(tops), f"larger_{tops[0]}")
+            args = (self.under(x, top, common) for x, top in zip((a, b), tops, strict=True))
+            self.keep(replace(node, args=tuple(args)))
+        else:
+            args = (self.beside(x, y) for x, y in ((a, b), (b, a)))
+            self.keep(replace(node, args=tuple(args)))
+
+    def top(self, name: str) -> str:
+        """Return the peak that a value is relative to, or what it is exp of, "" for neither."""
+        degree, node = self.degrees[name], self.graph.producers[name]
+        if degree:
+            (peak, power), *more = degree.items()
+            return peak if power == 1 and not more else ""
+        if node.op == "const" and node.value > 0:
+            return self.number(math.log(node.value))
+        return node.args[0] if node.op == "exp" else ""
+
+    def under(self, name: str, top: str, common: str) -> str:
+        """Return a value relative to a peak that is at least its own, or its exponent."""
+        lowered = self.add("sub", (top, common), f"lowered_{top}")
+        factor = self.add("exp", (lowered,), f"decay_{top}")
+        if not self.degrees[name]:
+            self.degrees[factor] = {common: 1}
+            return factor
+        self.raised[top, common] = factor
+        return self.lifted(name, common)
+
+    def lifted(self, name: str, peak: str) -> str:
+        """Return a value relative to a peak that its own one went into, "" where it did not."""
+        own = self.degrees[name]
+        if peak in own:
+            return name
+        for (lower, higher), factor in [*self.raised.items()]:
+            if own == {lower: 1}:
+                made = self.add("mul", (name, factor), f"lifted_{name}")
+                self.degrees[made] = {higher: 1}
+                if found := self.lifted(made, peak):
+                    return found
+        return ""
+
+    def beside(self, name: str, other: str) -> str:
+        """Return an addend relative to the other's peak, itself where it has one or cannot be."""
+        degree = self.degrees[other]
+        if self.degrees[name] or list(degree.values()) != [1]:
+            return name
+        return self.relative(name, *degree) or name
+
+    def number(self, value: float) -> str:
+        """Return the name of a constant."""
+        for node in self.builder.nodes:
+            if (node.op, node.value) == ("const", value) and node.out.type.dtype.is_real:
+                return node.name
+        made = Value(self.builder.free_name("number"), SCALAR)
+        return self.builder.add(Node("const", (), (made,), value=value))
 
     def relative(self, name: str, peak: str) -> str:
         """Return a value times exp(-peak), made of an exp of less; "" where there is none.

@@ -23,6 +23,50 @@ def test_keys_repeated_for_the_heads_of_a_group_are_read_in_attention_s_kernel()
     require_same(program, run, **{n: drawn(*s) for n, s in shapes.items()})
 
 
+def test_keys_that_are_expanded_for_the_heads_of_a_group_are_read_in_attention_s_kernel() -> None:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = (x[:, :, None].expand(-1, -1, 4, -1, -1).reshape(2, 8, 24, 16) for x in (k, v))
+        return torch.softmax(q @ k.transpose(2, 3), -1) @ v
+
+    shapes = {"q": (2, 8, 1, 16), "k": (2, 2, 24, 16), "v": (2, 2, 24, 16)}
+    program = cut(run, [], **shapes)
+    assert ways(program) == [["matmul, softmax, matmul"]]
+    assert [i["value"] for i in program.ways[0].steps[-1]["inputs"]] == ["q", "k", "v"]
+    require_same(program, run, **{n: drawn(*s) for n, s in shapes.items()})
+
+
+def test_sums_and_maxima_along_what_is_expanded_count_all_of_it() -> None:
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        wide = x[:, None, :].expand(-1, 6, -1)
+        return wide.sum(1) * y + wide.amax(1) + wide.mean((1, 2), keepdim=True)[:, 0]
+
+    program = cut(run, ["x", "y"], x=(8, 96), y=(8, 96))
+    assert not any(text.startswith("[") for text in ways(program)[0])
+    require_same(program, run, x=drawn(5, 96), y=drawn(5, 96))
+
+
+def test_a_narrowed_tensor_is_a_slice() -> None:
+    def run(x: Tensor) -> Tensor:
+        return x.narrow(-1, 8, 40) * x.narrow(1, -40, 40)
+
+    program = cut(run, ["x"], x=(8, 96))
+    assert ways(program) == [["mul"]]
+    require_same(program, run, x=drawn(5, 96))
+
+
+def test_tensors_of_one_number_take_nothing_of_those_that_they_are_like() -> None:
+    def run(x: Tensor) -> Tensor:
+        y = torch.relu(x)
+        hidden = torch.triu(y.new_full((96, 96), -float("inf")), 1)
+        far = torch.tril(torch.ones_like(hidden) * -float("inf"), -9)
+        return (
+            torch.softmax(y[:, None, :] + (hidden + far)[:8, :], -1) + torch.zeros_like(x)[:, None]
+        )
+
+    program = cut(run, [], x=(8, 96))
+    require_same(program, run, x=drawn(8, 96))
+
+
 def test_a_gated_linear_unit_is_a_product_of_slices() -> None:
     program = cut(F.glu, ["input"], input=(8, 96))
     assert ways(program) == [["sigmoid, mul"]]

@@ -173,7 +173,7 @@ UNCHANGED = {
     "a sum that nothing divides": Small({"s": "ML"}, lambda s: sum(exp(s), "L")),
     "the logarithm of a square of a sum": of_exp(lambda e: log(sum(e, "L") * sum(e, "L"))),
     "squares over a sum": of_exp(lambda e: sum(e * e, "L") / sum(e, "L")),
-    "a constant beside the sum": of_exp(lambda e: e / (sum(e, "L") + 1)),
+    "a number below 0 beside the sum": of_exp(lambda e: e / (sum(e, "L") + -1)),
     "a sum over squares": of_exp(lambda e: sum(e, "L") / e / e),
 }
 
@@ -232,6 +232,80 @@ def test_what_the_search_finds_for_a_logarithm_of_a_sum_is_proved(
         assert proof.log2_failure <= LOG2_WANTED
         with pytest.raises(VerifyError):
             prover.prove(forgotten(graph), small_cases(spec), seed=1)
+
+
+def with_sink(s: Tensor, v: Tensor, sink: Tensor) -> Tensor:
+    return contract(exp(s), v, "L") / (sum(exp(s), "L") + exp(sink))
+
+
+SINK = Small({"s": "ML", "v": "L", "sink": "M"}, with_sink)
+
+
+@cache
+def sinks() -> list[Graph]:
+    """Return safe programs that the search finds for attention with a sink."""
+    spec = SINK.spec()
+    goal = goal_of(spec, DType.FP16)
+    found = (lower(p, goal) for p in proved_programs(spec, Limits(block_ops=14, kept_of_two=60)))
+    return [graph for graph in map(safe, found) if nodes(graph, "peak")]
+
+
+@pytest.mark.parametrize("name", ["plain", "looped", TWO_KERNELS])
+@pytest.mark.parametrize("above", [-HUGE, 0, HUGE])
+def test_a_sink_may_be_far_above_scores_and_far_below(name: str, above: float) -> None:
+    graph = next(g for g in sinks() if form(g) == name)
+    found = run(graph, HUGE, sink=np.full(3, HUGE + above))
+    np.testing.assert_allclose(found, run(SINK.spec(), 0, sink=np.full(3, above)), rtol=1e-9)
+
+
+def test_attention_with_a_sink_is_proved_and_not_without_it() -> None:
+    spec = SINK.spec()
+    prover, cases = Prover(spec), small_cases(spec)
+    assert {len(graph.blocks) for graph in sinks()} == {1, 2}
+    for graph in sinks():
+        assert prover.prove(graph, cases, seed=1).log2_failure <= LOG2_WANTED
+        with pytest.raises(VerifyError):
+            prover.prove(unlifted(graph), cases, seed=1)
+
+
+def unlifted(graph: Graph) -> Graph:
+    """Return a muGraph whose sum stays relative to the scores' peak beside a sink's."""
+    for place in places(graph):
+        for node in place.graph.of("add"):
+            made = [place.graph.producers[a] for a in node.args]
+            args = [n.args[0] if n.name.startswith("lifted") else n.name for n in made]
+            if args != [*node.args]:
+                return place.with_node(node, replace(node, args=tuple(args)))
+    raise AssertionError("no sum is lifted")
+
+
+def test_scores_that_are_all_hidden_leave_the_sink_alone() -> None:
+    def masked(s: Tensor, v: Tensor, n: Tensor, sink: Tensor) -> Tensor:
+        weights = where(positions(s, "L") < n, exp(s), 0)
+        return contract(weights, v, "L") / (sum(weights, "L") + exp(sink))
+
+    spec = Small({"s": "ML", "v": "L", "n": "M:int", "sink": "M"}, masked).spec()
+    assert (run(safe(spec), 0, n=np.zeros(3)) == 0).all()
+
+
+BESIDE = {
+    "a sum that an exp is added to": lambda s, t: log(sum(exp(s), "L") + exp(t)),
+    "a sum that several are added to": lambda s, t: log(exp(t) + sum(exp(s), "L") + exp(t + 1)),
+    "two sums": lambda s, t: log(sum(exp(s), "L") + sum(exp(s + t), "L")),
+    "a sum that a number is added to": lambda s, t: log(sum(exp(s), "L") + 2) + t,
+    "quotients of two divisors": lambda s, t: sum(
+        exp(s) / (sum(exp(s), "L") + exp(t)) + exp(s) / (sum(exp(s), "L") + 1), "L"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("at", [-HUGE, HUGE])
+def test_terms_beside_a_sum_are_relative_to_the_largest(name: str, at: float) -> None:
+    spec = Small({"s": "ML", "t": "M"}, BESIDE[name]).spec()
+    near = run(spec, 0)
+    np.testing.assert_allclose(run(safe(spec), 0), near, rtol=1e-9)
+    assert np.isfinite(run(safe(spec), at)).all()
 
 
 def forgotten(graph: Graph) -> Graph:

@@ -153,10 +153,17 @@ class Scope:
         return self.builder.add(Node(op, args, (Value(name, SCALAR),), over=dim))
 
     def summed(self, name: str, row: Sequence[Factor]) -> str:
-        """Append sums along factors, the innermost first."""
-        for factor in reversed(row):
+        """Append sums along factors, the innermost first; of what does not vary, as often it."""
+        own = self.held(name, row)
+        for factor in reversed(own):
             name = self.emit("sum", name, over=factor)
-        return name
+        times = self.factors.extent([f for f in row if f not in own])
+        return name if times == 1 else self.emit("mul", name, self.number(times))
+
+    def held(self, name: str, row: Sequence[Factor]) -> list[Factor]:
+        """Return the factors that a value varies along, not those that it is repeated along."""
+        names = self.builder.types[name].names
+        return [f for f in row if self.factors.name(f) in names]
 
     def number(self, value: float) -> str:
         """Return the name of a constant."""

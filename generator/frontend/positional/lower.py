@@ -126,6 +126,13 @@ def _read(program: Program, factors: Factors) -> Lowered:
         for tensors in (program.inputs, program.outputs)
     )
     results = [found[t.guid].name for t in program.outputs]
+    for tile in (found[t.guid] for t in program.outputs):
+        row = [f for each in tile.rows for f in each]
+        if len(scope.held(tile.name, row)) < len(row):
+            raise GraphError(
+                f"a result has the dims {[*map(factors.extent, tile.rows)]} by broadcasting alone",
+                "return it without the dims that nothing varies along",
+            )
     return Lowered(ir.check(scope.builder.graph(results)), inputs, outputs)
 
 

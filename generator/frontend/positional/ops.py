@@ -210,7 +210,7 @@ def _reduction(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
 def _amax(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     (a,) = args
     name, rows = a.name, (*a.rows[: step.dim], (), *a.rows[step.dim + 1 :])
-    for factor in a.rows[step.dim]:
+    for factor in scope.held(name, a.rows[step.dim]):
         name = scope.emit("amax", name, over=factor)
     return [scope.made(name, rows, args, step.op)]
 
@@ -342,6 +342,22 @@ def _reshape(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     return [replace(args[0], rows=tuple(rows))]
 
 
+def _expanded(step: Step, args: Sequence[Extents]) -> Extents | None:
+    pairs = [*zip(args[0], step.shape, strict=False)]
+    fits = len(step.shape) == len(args[0]) and all(n in (1, more) for n, more in pairs)
+    return step.shape if fits else None
+
+
+def _expand(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
+    """Repeat what has one element along dims: the value does not vary along their new factors."""
+    (made,), factors = step.outs, scope.factors
+    rows = [
+        row if factors.extent(row) == extent else factors.of_input(made.guid, at, extent)
+        for at, (row, extent) in enumerate(zip(args[0].rows, step.shape, strict=True))
+    ]
+    return [replace(args[0], rows=tuple(rows))]
+
+
 def _permuted(step: Step, args: Sequence[Extents]) -> Extents | None:
     fits = sorted(step.shape) == [*range(len(args[0]))]
     return tuple(args[0][i] for i in step.shape) if fits else None
@@ -388,6 +404,7 @@ POSITIONAL: dict[str, Op] = {
     "amax": Op(1, _shorter, _amax, over_dim=True),
     "number": Op(0, lambda step, args: None, _number, numbers=1),
     "reshape": Op(1, _reshaped, _reshape, "the number of elements stays"),
+    "expand": Op(1, _expanded, _expand, "dims of one element become longer"),
     "permute": Op(1, _permuted, _permute, "each dim has one place"),
     "where": Op(2, _broadcast, chosen, more=True),
     "alike": Op(2, _broadcast, _alike),  # its first operand; dims are those of the second

@@ -67,7 +67,7 @@ class Step:
     their elements choose where they hold.
     `maps` is the imap of a block's input or the omap of its output; `kind` the kind of an
     accumulation; `numbers` the constants of clamp, mul_scalar and number; `shape` the extents that
-    a reshape makes, or the order that a permute puts dims in.
+    a reshape or an expand makes, or the order that a permute puts dims in.
     """
 
     op: str
