@@ -1,6 +1,7 @@
 """Which kernels of a program read their weights while the kernel before them still runs.
 
-A weight is an input of the program without a kernel's rows, which the program does not write. The
+A weight is an input of the program without a kernel's rows, which the program does not write, or a
+view of one, as half of a packed weight is. The
 `_early` entry of a fast schedule's kernel reads it before `griddepcontrol.wait`, so that what wrote
 it must have ended by then. Callers may promise that (`constant_weights()`), or it follows:
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LETS_NEXT_START, AFTER_WAIT = "lets_next_start", "after_wait"  # of a kernel's signature
+_VIEWS = """
+slice.Tensor select.int transpose.int permute.default t.default unsqueeze.default expand.default
+view.default
+"""
+VIEWS = frozenset(f"aten.{name}" for name in _VIEWS.split())  # in which nothing is copied
 WRITING = ("_", "batch_norm", "instance_norm")  # what operators end in: copy_, running statistics
 
 
@@ -45,10 +51,10 @@ class Early:
         A kernel with a weight that an earlier step makes or writes has no place here, whatever
         callers promise about their own kernels.
         """
-        written = frozenset(_written(document, way))
-        kept = {one["name"] for one in document["inputs"]} - written
+        written, seen = frozenset(_written(document, way)), _seen(document, way)
+        kept = {name for name, base in seen.items() if base not in written}
         steps = {
-            i: weights_of(step)
+            i: frozenset(seen[name] for name in weights_of(step))
             for i, step in enumerate(way["steps"])
             if "kernel" in step and weights_of(step) <= kept
         }
@@ -98,6 +104,15 @@ def first_kernels(document: Mapping[str, Any], general: Container[str]) -> Itera
         early = Early.of(document, way).steps
         if any(first < i < last and weights_of(way["steps"][i]) for i in early):
             yield kernels[first]
+
+
+def _seen(document: Mapping[str, Any], way: Mapping[str, Any]) -> dict[str, str]:
+    """Return inputs and views of them by name: the input that each is or looks at."""
+    found = {one["name"]: one["name"] for one in document["inputs"]}
+    for step in way["steps"]:
+        base = found.get(step["args"][0]["value"]) if step.get("call") in VIEWS else None
+        found |= {step["result"]: base} if base else {}
+    return found
 
 
 def _written(document: Mapping[str, Any], way: Mapping[str, Any]) -> Iterator[str]:

@@ -66,6 +66,25 @@ def with_one(lowered: Lowered, outer: str, inner: str) -> Lowered | None:
     return Lowered(graph, *layouts)
 
 
+def without_ones(lowered: Lowered, kept: Collection[str]) -> Lowered:
+    """Return a graph without dims of one element that nothing is summed along, but for `kept`."""
+    graph, sizes = lowered.graph, sizes_of(lowered.graph)
+    used = {*kept, *(node.over for node in graph.nodes)}
+    for dim in (d for d, size in sizes.items() if size == 1 and d not in used):
+        nodes = tuple(
+            replace(n, outs=tuple(replace(v, type=_shorter(v.type, dim)) for v in n.outs))
+            for n in graph.nodes
+        )
+        graph = replace(graph, nodes=nodes)
+        layouts = (tuple(_without(x, dim) for x in t) for t in (lowered.inputs, lowered.outputs))
+        lowered = Lowered(graph, *layouts)
+    return lowered
+
+
+def _shorter(type_: TensorType, dim: str) -> TensorType:
+    return replace(type_, dims=tuple(d for d in type_.dims if d.name != dim))
+
+
 def _neighbours(graph: Graph) -> Iterator[tuple[str, str]]:
     """Yield each pair of dims that lie side by side in an input, once."""
     pairs = (pair for n in graph.inputs for pair in pairwise(n.out.type.names))

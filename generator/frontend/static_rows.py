@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from math import prod
 
 from mirage_kernels.generator.frontend.dim_names import renamed
-from mirage_kernels.generator.frontend.merging import merged, with_one
+from mirage_kernels.generator.frontend.merging import merged, with_one, without_ones
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 
 ROWS, MOST = "M", 2**20  # what the dim is called, and how many rows it may number
@@ -22,8 +22,20 @@ def with_rows(lowered: Lowered, gaps: Collection[str]) -> tuple[Lowered, tuple[s
     """Return a graph with its rows along one dim in front, and that dim's name.
 
     Of the dims in front, rows are as few as leave each result one more dim. There is a gap in front
-    of the dims in `gaps` (`merged`). Where there are no rows the graph is as it was.
+    of the dims in `gaps` (`merged`). Where there are no rows the graph is as it was. Dims of one
+    element go where rows are hidden behind them.
     """
+    first = flat(lowered.outputs[0])[:1]
+    fewer = [without_ones(lowered, kept) for kept in ({*gaps, *first}, gaps)]
+    for one in (lowered, *fewer):
+        rows = _rows_of(one, gaps)
+        if rows is not None:
+            return rows
+    return lowered, ()
+
+
+def _rows_of(lowered: Lowered, gaps: Collection[str]) -> tuple[Lowered, tuple[str, ...]] | None:
+    """Return a graph with its rows along one dim, if it has such in front."""
     for rows in _in_front(lowered):
         one: Lowered | None = lowered
         for inner in rows[1:]:
@@ -32,7 +44,7 @@ def with_rows(lowered: Lowered, gaps: Collection[str]) -> tuple[Lowered, tuple[s
             break
         if all(len(flat(x)) == 2 for x in merged(one, rows[:1], gaps).outputs):
             return renamed(one, {rows[0]: ROWS, **_numbered(one, rows[0])}), (ROWS,)
-    return lowered, ()
+    return None
 
 
 def _numbered(lowered: Lowered, rows: str) -> dict[str, str]:

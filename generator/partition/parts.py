@@ -27,7 +27,7 @@ from mirage_kernels.generator.partition.indices import (
 from mirage_kernels.generator.partition.places import Flow, Place, join_step
 from mirage_kernels.generator.partition.products import is_wide
 from mirage_kernels.generator.partition.reductions import reduces
-from mirage_kernels.generator.partition.trace import Node, Size, Trace, base_of, exactly, is_view
+from mirage_kernels.generator.partition.trace import Node, Size, Trace, base_of, is_view
 from mirage_kernels.generator.partition.views import Own, strides_of
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.program_steps import call
@@ -52,10 +52,14 @@ class Part:
     members: tuple[Part, ...] = ()  # kernels that one launch runs, none for a kernel of its own
 
     @property
-    def key(self) -> frozenset[Node]:
-        """What its kernel depends on: its nodes, what its results are parts of, what it gathers."""
+    def key(self) -> frozenset[str]:
+        """Names of what its kernel depends on, in whichever trace of its function.
+
+        They are its nodes and inputs, what its results are parts of, what it gathers.
+        """
         wholes = (p.whole for p in self.places.values())
-        return frozenset((*self.nodes, *wholes, *(x.node for x in self.indexed.values())))
+        gathered = (x.node for x in self.indexed.values())
+        return frozenset(n.name for n in (*self.nodes, *self.inputs, *wholes, *gathered))
 
     @property
     def flow(self) -> Flow:
@@ -204,7 +208,7 @@ class Part:
     def reference(self) -> Callable[..., Any]:
         """Return the function of its nodes: PyTorch's operators in order."""
         steps = [self.trace.call(n) for n in self.nodes]
-        in_float64 = exactly(steps)  # whose casts would make operands of several types
+        in_float64 = _exactly(steps)  # whose casts would make operands of several types
         shapes = {self.trace.name(n): self.trace.shape(n) for n in self.inputs}
         results = [self.trace.name(n) for n in self.results]
 
@@ -304,6 +308,17 @@ class Part:
             own[at : at + count] = [self.trace.shape(place.whole)[place.write.dim]]
         scattered = {"scattered": True} if place.write is not None else {}
         return {"into": place.data(self.trace) | {"as": own} | scattered}
+
+
+def _exactly(step: Any) -> Any:
+    """Return steps as data with float64 in the place of all other real types."""
+    if isinstance(step, list | tuple):
+        return [_exactly(part) for part in step]
+    if not isinstance(step, dict):
+        return step
+    if step.get("torch") in ("float16", "bfloat16", "float32"):
+        return {"torch": "float64"}
+    return {name: _exactly(part) for name, part in step.items()}
 
 
 def _dim(size: Mapping[str, Any]) -> str:

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from mirage_kernels.generator.partition.pieces import in_pieces, sliced
-from mirage_kernels.generator.partition.rewriting import rewritten
+from mirage_kernels.generator.partition.editing import Node
+from mirage_kernels.generator.partition.packed import part_columns
+from mirage_kernels.generator.partition.pieces import copies_in, in_pieces, sliced
+from mirage_kernels.generator.partition.rewriting import rewritten, with_numbers, without_wrappers
 from mirage_kernels.generator.partition.softmaxes import with_columns_apart
 
 
-def prepare(graphs: Sequence[Any]) -> None:
-    """Rewrite the graphs of one function, traced at several extents, alike."""
+def prepare(
+    programs: Sequence[Any], packed: Collection[str]
+) -> tuple[dict[Node, Node], dict[str, list[Node]]]:
+    """Rewrite the graphs of one function, exported at several extents, alike.
+
+    Return of the first what kernels copy over something as it is, by the node that does, and what
+    products named in `packed` have become.
+    """
+    for program in programs:
+        without_wrappers(program.graph, program.graph_module)
+        with_numbers(program)
+    graphs = [program.graph for program in programs]
     for graph in graphs:
         rewritten(graph)
     sliced(graphs)
     for graph in graphs:
         with_columns_apart(graph)
     in_pieces(graphs)
+    copies = [copies_in(graph) for graph in graphs]
+    parted = [part_columns(graph, packed) for graph in graphs]
+    return copies[0], parted[0]

@@ -189,6 +189,17 @@ def repeats(node: Node, at: int) -> int:
     return times if dim % len(shape_of(node)) == len(shape_of(node)) + at else 0
 
 
+def is_elementwise(node: Node) -> bool:
+    """Say whether each element of a node's result is of one element of each operand."""
+    import torch
+
+    if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    op, mutable = operator_of(node), node.target._schema.is_mutable
+    return not mutable and (op in CASTS or (pointwise and op in ATEN))
+
+
 WRITTEN_AT = {"copy": 1, "index_put": 2, "index_copy": 3}  # which operand such operators write
 
 
@@ -238,19 +249,9 @@ class _Pieces:
             given += x.args[0] if same else [x]
         cat.update_arg(0, given)
 
-    def is_elementwise(self, node: Node) -> bool:
-        """Say whether each element of a node's result is of one element of each operand."""
-        import torch
-
-        if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
-            return False
-        pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-        op, mutable = operator_of(node), node.target._schema.is_mutable
-        return not mutable and (op in CASTS or (pointwise and op in ATEN))
-
     def is_movable(self, user: Node, join: Join) -> bool:
         """Say whether a user of a join may be computed piece by piece."""
-        if not self.is_elementwise(user) or self.region[user] != self.region[join.node]:
+        if not is_elementwise(user) or self.region[user] != self.region[join.node]:
             return False
         shape, at = shape_of(user), join.at
         return len(shape) >= -at and shape[at] == shape_of(join.node)[at]
@@ -301,7 +302,7 @@ class _Pieces:
         if repeats(x, at) == piece[2] > 1:
             return x.args[0]
         alone = {*x.users} == {taker} and self.region.get(x) == self.region[user]
-        if alone and self.is_elementwise(x):
+        if alone and is_elementwise(x):
             return self.applied(x, user, at, piece)
         made = _slice(self.graph, x, len(shape) + at, piece)
         self.region.setdefault(made, self.region.get(x, 0))
@@ -310,7 +311,7 @@ class _Pieces:
     def erase(self, node: Node) -> None:
         """Erase a node that nothing takes any more, and what was computed for it alone."""
         movable = join_of(node) or is_stack(node) or repeats(node, -1)
-        if node.users or not (movable or self.is_elementwise(node)):
+        if node.users or not (movable or is_elementwise(node)):
             return
         given = node.all_input_nodes
         self.graph.erase_node(node)

@@ -28,6 +28,7 @@ from mirage_kernels.generator.partition.groups import (
     Kind,
 )
 from mirage_kernels.generator.partition.horizontal import launches_of
+from mirage_kernels.generator.partition.packed import packed_in
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name
 from mirage_kernels.generator.partition.products import (
     PRODUCTS,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 OF_FEW_TOKENS = "sliced_k"
 Most = Mapping[str, int]  # of dynamic extents
+Limit = bool | dict[str, int]  # that products have few rows: always, never, up to an extent
 Make = Callable[[Recipe], Result]
 NO_KERNEL = (RecipeError, GraphError, SearchError, PlanError, VerifyError)
 
@@ -84,8 +86,8 @@ class Program:
     trace: Trace
     dtype: DType
     arch: str
-    kernels: dict[frozenset[Node], Result] = field(default_factory=dict)
-    reasons: dict[frozenset[Node], str] = field(default_factory=dict)
+    kernels: dict[frozenset[str], Result] = field(default_factory=dict)
+    reasons: dict[frozenset[str], str] = field(default_factory=dict)
     ways: list[Way] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of recipes, those without a kernel too
 
@@ -128,7 +130,7 @@ class Program:
                 if "kernel" in step:
                     yield f"  kernel {step['kernel']}: {ops}"
                 elif part.runs:
-                    reason = self.trace.refused.get(part.nodes[0], "")
+                    reason = part.trace.refused.get(part.nodes[0], "")
                     yield f"  PyTorch: {ops}{reason and f': {reason}'}"
 
 
@@ -164,21 +166,24 @@ def partitioned(function: Function, dtype: DType, arch: str, make: Make) -> Prog
 
     trace = Trace(function, {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[dtype])
     require_one_type(trace)
-    made = Program(trace, dtype, arch)
-    limits = {n: _few(trace, n) for n in trace.nodes if n not in trace.refused}
-    most: dict[str, int] = {}
-    for limit in limits.values():
+    made, most = Program(trace, dtype, arch), dict[str, int]()
+    for limit in _limits(trace).values():
         for dim, rows in limit.items() if isinstance(limit, dict) else ():
             most[dim] = min(rows, most.get(dim, rows))
     if most:
-        made.ways.append(_way(made, make, most, lambda n: bool(limits[n])))
-    made.ways.append(_way(made, make, {}, lambda n: limits[n] is True))
+        made.ways.append(_way_of_columns(made, make, most))
+    made.ways.append(_way_of_columns(made, make, {}))
     if len(made.ways) > 1 and made.ways[0].steps == made.ways[1].steps:
         del made.ways[0]
     return made
 
 
-def _few(trace: Trace, node: Node) -> bool | dict[str, int]:
+def _limits(trace: Trace) -> dict[Node, Limit]:
+    """Return for nodes that kernels can be made of whether products have few rows."""
+    return {n: _few(trace, n) for n in trace.nodes if n not in trace.refused}
+
+
+def _few(trace: Trace, node: Node) -> Limit:
     """Say whether a product has few rows on one side: always, never, or up to an extent."""
     op = operator_of(node)
     if op not in PRODUCTS:
@@ -194,14 +199,34 @@ def _few(trace: Trace, node: Node) -> bool | dict[str, int]:
     return dict([most.popitem()]) if most else False
 
 
-def _way(made: Program, make: Make, most: Most, few: Callable[[Node], bool]) -> Way:
+def _way_of_columns(made: Program, make: Make, most: Most) -> Way:
+    """Return a way; packed products are several where one kernel takes these, else they are one."""
+    limits, trace = _limits(made.trace), made.trace
+    packed = {n.name for n in packed_in(trace.graph) if _allows(most, limits.get(n, False))}
+    while packed:
+        trace = Trace(trace.function, trace.dtype, packed)
+        way = _way(made, trace, make, most)
+        kernels = [{*p.nodes} for p in way.parts if p.kind is not Kind.CALL]
+        whole = [n for n, own in trace.parted.items() if not any({*own} <= k for k in kernels)]
+        if not whole:
+            return way
+        packed -= {*whole}
+    return _way(made, made.trace, make, most)
+
+
+def _allows(most: Most, limit: Limit) -> bool:
+    """Say whether kernels multiply so many rows, up to some extents or of any."""
+    return bool(limit) if most else limit is True
+
+
+def _way(made: Program, trace: Trace, make: Make, most: Most) -> Way:
     """Return a way, cut anew until every kernel of it could be made."""
-    cuts = Cuts()
+    cuts, limits = Cuts(), _limits(trace)
     while True:
-        parts = launches_of(Grouping(made.trace, few, cuts))
+        parts = launches_of(Grouping(trace, lambda n: _allows(most, limits[n]), cuts))
         wrong = next((p for p in parts if not _is_made(made, make, p, cuts)), None)
         if wrong is None:
-            return Way(most, tuple(parts), tuple(_steps(made, parts)))
+            return Way(most, tuple(parts), tuple(_steps(made, trace, parts)))
 
 
 def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
@@ -349,9 +374,8 @@ def _free_name(made: Program, part: Part) -> str:
     return next(name for name in numbered if name not in made.names)
 
 
-def _steps(made: Program, parts: Sequence[Part]) -> Iterator[Step]:
+def _steps(made: Program, trace: Trace, parts: Sequence[Part]) -> Iterator[Step]:
     """Yield the steps of parts, each with the values that none behind it takes."""
-    trace = made.trace
     kept = {trace.name(n) for n in trace.results}
     last: dict[str, int] = {}
     for i, part in enumerate(parts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,13 +28,10 @@ from mirage_kernels.generator.frontend.from_torch import Examples, by_name, long
 from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.partition.passes import prepare
-from mirage_kernels.generator.partition.pieces import copies_in
 from mirage_kernels.generator.partition.rewriting import (
     CASTS,
     constants_of,
     regions,
-    with_numbers,
-    without_wrappers,
 )
 
 if TYPE_CHECKING:
@@ -68,9 +65,14 @@ class Function:
 
 
 class Trace:
-    """A function's nodes at two extents of every dynamic dim; `pairs` has those of both traces."""
+    """A function's nodes at two extents of every dynamic dim; `pairs` has those of both traces.
 
-    def __init__(self, function: Function, dtype: torch.dtype) -> None:
+    Products named in `packed` are several, in `parted` by these names: each of a slice of columns.
+    """
+
+    def __init__(
+        self, function: Function, dtype: torch.dtype, packed: Collection[str] = ()
+    ) -> None:
         self.function, self.dtype, dynamic = function, dtype, function.dynamic
         given = by_name(function.run, function.examples)
         require_examples(function.named, given, dynamic)
@@ -80,12 +82,7 @@ class Trace:
         both = [longer_by(given, dynamic, by) for by in ({}, more)[: 1 + bool(dims)]]
         self.run, self.examples = run, both[0]
         self.programs = [exported(run, examples) for examples in both]
-        for program in self.programs:
-            without_wrappers(program.graph, program.graph_module)
-            with_numbers(program)
-        prepare([program.graph for program in self.programs])
-        copies = [copies_in(program.graph) for program in self.programs]
-        self.copies = copies[0]
+        self.copies, self.parted = prepare(self.programs, packed)
         first, last = (list(p.graph.nodes) for p in (self.programs[0], self.programs[-1]))
         if [str(n.target) for n in first] != [str(n.target) for n in last]:
             raise RecipeError(
@@ -129,6 +126,11 @@ class Trace:
                 f"{self.where(node)}: extents of its result depend on values of tensors",
                 "extents are static, or multiples of a dim that `dynamic` names",
             )
+
+    @property
+    def graph(self) -> Any:
+        """The first trace's graph."""
+        return self.programs[0].graph
 
     def where(self, node: Node) -> str:
         """Return an operator and the line that calls it."""
@@ -201,7 +203,7 @@ class Trace:
 
     @cached_property
     def _order(self) -> dict[Node, int]:
-        return {n: i for i, n in enumerate(self.programs[0].graph.nodes)}
+        return {n: i for i, n in enumerate(self.graph.nodes)}
 
     def _is_shown(self, written: Node, by: Node) -> bool:
         """Say whether what an operator writes over is a view, or others look at it or take it."""
@@ -237,7 +239,7 @@ class Trace:
 
         PyTorch, or the function's caller, takes none of them, and nothing is written in between.
         """
-        region, found = regions(self.programs[0].graph), set[Node]()
+        region, found = regions(self.graph), set[Node]()
         for node in (n for n in self.nodes if operator_of(n) in CASTS and n not in self.refused):
             given, made = (x.meta["val"].dtype for x in (node.args[0], node))
             if given is self.dtype and made.itemsize > given.itemsize:
@@ -316,17 +318,6 @@ class Trace:
         if a is None or isinstance(a, bool | float | str):
             return a
         raise RecipeError(f"{self.function.named} gives an operator {a!r}, which is no plain value")
-
-
-def exactly(step: Any) -> Any:
-    """Return steps as data with float64 in the place of all other real types."""
-    if isinstance(step, list | tuple):
-        return [exactly(part) for part in step]
-    if not isinstance(step, dict):
-        return step
-    if step.get("torch") in ("float16", "bfloat16", "float32"):
-        return {"torch": "float64"}
-    return {name: exactly(part) for name, part in step.items()}
 
 
 def base_of(trace: Trace, node: Node) -> Node:

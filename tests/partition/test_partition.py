@@ -320,6 +320,20 @@ def test_an_input_that_a_step_writes_is_no_weight_any_more() -> None:
     assert Early.of(document, {"steps": [view, copy, kernel]}).steps == frozenset()
 
 
+def test_a_view_of_an_input_is_read_early_as_the_input_is() -> None:
+    def kernel(name: str) -> dict[str, Any]:
+        return {"kernel": "k", "inputs": [{"value": name, "shape": [4, 8]}], "results": []}
+
+    half = {"call": "aten.slice.Tensor", "args": [{"value": "w"}, 0, 4, 8], "result": "half"}
+    twice = {"call": "aten.mul.Tensor", "args": [{"value": "half"}, 2], "result": "twice"}
+    copy = {"call": "aten.copy_.default", "args": [{"value": "w"}, 0], "result": "done"}
+    document: dict[str, Any] = {"inputs": [{"name": "w"}]}
+    steps = [half, kernel("half"), twice, kernel("twice")]
+    early = Early.of(document, {"steps": steps})
+    assert (early.steps, early.weights) == ({1}, {"w"})
+    assert Early.of(document, {"steps": [*steps, copy]}).steps == frozenset()
+
+
 def test_a_single_element_goes_through_functions_to_what_it_is_as_wide_as() -> None:
     def scaled(x: Tensor, s: Tensor, t: Tensor) -> Tensor:
         return x * s.exp() + torch.sigmoid(t)

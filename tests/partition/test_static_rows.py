@@ -249,6 +249,17 @@ def test_decode_attention_has_the_schedules_of_any_number_of_sequences() -> None
     require_same(programs[1], attention, **{n: drawn(*s) for n, s in shapes.items()})
 
 
+@pytest.mark.parametrize("rows", [(4, 1), (1, 4), (1, 1)])
+def test_a_dim_of_one_token_is_no_dim_of_a_kernel(rows: tuple[int, ...]) -> None:
+    def run(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        return x + F.linear(y, w)
+
+    program = cut(run, [], x=(*rows, N), y=(*rows, K), w=(N, K))
+    assert ways(program) == [["linear, add"]]
+    assert program.results[0].request.recipe.inputs["x"] == "M N"
+    require_same(program, run, x=drawn(*rows, N), y=drawn(*rows, K), w=drawn(N, K))
+
+
 def test_rows_that_an_earlier_step_made_are_no_weights() -> None:
     program = of_static(gated_mlp, FEW)
     document = program.document
