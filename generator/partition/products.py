@@ -68,6 +68,14 @@ def is_wider(trace: Trace, node: Node) -> bool:
     return bool(node.meta["val"].dtype.itemsize > trace.dtype.itemsize)
 
 
+def is_batched(node: Node) -> bool:
+    """Say whether a product multiplies by several matrices, as those of experts."""
+    shapes = [tuple(n for n in map(int, x.meta["val"].shape) if n > 1) for x in factors(node)]
+    if operator_of(node) == "einsum":
+        return len(max(shapes, key=prod)) > 2  # weights are more than what they multiply
+    return len(shapes[1]) > 2
+
+
 def factors(node: Node) -> Sequence[Node]:
     """Return the tensors that a product multiplies."""
     op = operator_of(node)

@@ -34,6 +34,7 @@ from mirage_kernels.generator.partition.products import (
     PRODUCTS,
     factors,
     free_extents,
+    is_batched,
     is_narrow,
     is_wider,
     products_of,
@@ -263,7 +264,7 @@ def _result(made: Program, make: Make, part: Part) -> Result:
     name, by_rows = _free_name(made, part), None
     with suppress(*NO_KERNEL):
         by_rows = part.by_rows(name)
-    fixed = part.kind is Kind.PRODUCT and _is_fixed(part)
+    fixed = part.kind is Kind.PRODUCT and _is_fixed(part) and not _is_batched(part)
     if by_rows or not fixed:
         made.names.append(name)
     if by_rows and fixed:
@@ -344,7 +345,13 @@ def _is_slow(result: Result, part: Part) -> bool:
     variants, general = result.record.variants, not _is_fast(result)
     general &= not _behind_product(part)
     few = len(part.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
-    return part.kind is Kind.PRODUCT and _of_weights(part) and (general or few)
+    fast_elsewhere = general and not _is_batched(part)
+    return part.kind is Kind.PRODUCT and _of_weights(part) and (fast_elsewhere or few)
+
+
+def _is_batched(part: Part) -> bool:
+    """Say whether all products of a part are by several matrices: only general kernels do that."""
+    return all(map(is_batched, products_of(part.nodes)))
 
 
 def _is_fast(result: Result) -> bool:

@@ -132,8 +132,10 @@ def _clamp(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
 
 def _product(step: Step, args: Sequence[Extents]) -> Extents | None:
     a, b = args
-    fits = len(a) == len(b) >= 2 and a[-1] == b[-2] and a[:-2] == b[:-2]
-    return (*a[:-1], b[-1]) if fits else None
+    if not (len(a) == len(b) >= 2 and a[-1] == b[-2]):
+        return None
+    batch = _broadcast(step, [a[:-2], b[:-2]])
+    return None if batch is None else (*batch, a[-2], b[-1])
 
 
 def _matmul(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
