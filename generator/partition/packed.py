@@ -13,27 +13,44 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.editing import Node, added, is_op, substitute
 from mirage_kernels.generator.partition.pieces import is_elementwise, range_of, shape_of
 from mirage_kernels.generator.partition.rewriting import regions
 
-_OF_COLUMNS = {"linear": 0, "mm": 1, "matmul": 1}  # the dim of the weight that columns are
+_PRODUCTS = ("linear", "mm", "bmm", "matmul", "einsum")
 
 
 def packed_in(graph: Any) -> list[Node]:
     """Return the products of which slices are taken that meet, and nothing else."""
-    return [n for n in graph.nodes if is_op(n, *_OF_COLUMNS) and _is_sliced(n) and _meet(graph, n)]
+    products = (n for n in graph.nodes if is_op(n, *_PRODUCTS))
+    return [n for n in products if _columns(n) and _is_sliced(n) and _meet(graph, n)]
+
+
+def _columns(product: Node) -> tuple[Node, int] | None:
+    """Return the operand that has a product's columns, and its dim that they are."""
+    if product.kwargs or len({*product.all_input_nodes}) < 2:
+        return None
+    if is_op(product, "einsum"):
+        given, _, result = str(product.args[0]).partition("->")
+        names, last = given.split(","), result[-1:]
+        having = [i for i, own in enumerate(names) if last in own]
+        if len(having) != 1 or not last:
+            return None
+        return product.args[1][having[0]], names[having[0]].index(last)
+    weight = product.args[1]
+    rank = len(shape_of(weight))
+    at = 0 if is_op(product, "linear") else rank - 1
+    return (weight, at) if rank >= 2 else None
 
 
 def _is_sliced(product: Node) -> bool:
     """Say whether only slices of its columns are taken of a product: of one length, and apart."""
-    last, weight = len(shape_of(product)) - 1, shape_of(product.args[1])
+    last = len(shape_of(product)) - 1
     found = [range_of(n) if is_op(n, "slice") else None for n in product.users]
     spans = [range(*own[1]) for own in found if own is not None and own[0] == last]
     columns = [i for span in spans for i in span]
     alike = len(found) == len(spans) > 1 == len({*map(len, spans)})
-    return alike and len({*columns}) == len(columns) and len(weight) == 2
+    return alike and len({*columns}) == len(columns)
 
 
 def _meet(graph: Any, product: Node) -> bool:
@@ -52,19 +69,27 @@ def _meet(graph: Any, product: Node) -> bool:
 
 def part_columns(graph: Any, names: Collection[str]) -> dict[str, list[Node]]:
     """Multiply by slices of weights instead of slicing some products; return what these became."""
-    import torch
-
     found = dict[str, list[Node]]()
-    aten = torch.ops.aten
     for product in [n for n in packed_in(graph) if n.name in names]:
-        x, weight, *bias = product.args
         for piece in [*product.users]:
-            own = range_of(piece)
-            assert own is not None
-            at = _OF_COLUMNS[operator_of(product)]
-            given = [added(graph, product, aten.slice.Tensor, (weight, at, *own[1]))]
-            given += [added(graph, product, aten.slice.Tensor, (b, 0, *own[1])) for b in bias if b]
-            made = added(graph, product, product.target, (x, *given))
+            made = _of_slice(graph, product, piece)
             found.setdefault(product.name, []).append(made)
             substitute(graph, piece, made)
     return found
+
+
+def _of_slice(graph: Any, product: Node, piece: Node) -> Node:
+    """Add a product of the same rows by a slice of the operand that has the columns."""
+    import torch
+
+    found, columns = range_of(piece), _columns(product)
+    assert found is not None
+    assert columns is not None
+    _, ends = found
+    biases = [n for n in product.args[2:] if isinstance(n, type(product))]
+    own = {
+        x: added(graph, product, torch.ops.aten.slice.Tensor, (x, dim, *ends))
+        for x, dim in (columns, *((bias, 0) for bias in biases))
+    }
+    given = torch.fx.node.map_arg(product.args, lambda n: own.get(n, n))
+    return added(graph, product, product.target, given)

@@ -41,6 +41,28 @@ def by_matmul(x: Tensor, router: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> 
     return ((F.silu(x @ w1) * (x @ w3)) @ w2 * p.T.unsqueeze(-1)).sum(0)
 
 
+def packed(x: Tensor, router: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+    p = torch.softmax(F.linear(x, router).float(), -1).to(x.dtype)
+    gate, up = torch.bmm(x[None].expand(E, -1, -1), w1.transpose(1, 2)).chunk(2, -1)
+    return torch.einsum("etd,te->td", torch.bmm(F.silu(gate) * up, w2), p)
+
+
+def packed_einsum(x: Tensor, router: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+    p = torch.softmax(F.linear(x, router), -1)
+    both = torch.einsum("td,efd->etf", x, w1)
+    out = torch.einsum("etf,efd->etd", F.silu(both[..., :N]) * both[..., N:], w2)
+    return torch.einsum("etd,te->td", out, p)
+
+
+@pytest.mark.parametrize("run", [packed, packed_einsum])
+def test_packed_experts_are_one_gated_kernel(run: Callable[..., Any]) -> None:
+    shapes = {"x": (T, D), "router": (E, D), "w1": (E, 2 * N, D), "w2": (E, N, D)}
+    program = cut(run, [], **shapes)
+    gated = next(text for text in ways(program)[0] if "silu" in text)
+    assert gated.replace("einsum", "bmm") == "bmm, bmm, silu, mul"
+    require_same(program, run, **{n: drawn(*s) / s[-1] ** 0.25 for n, s in shapes.items()})
+
+
 EXPERTS: list[Callable[..., Any]] = [by_einsum, by_token, by_bmm, by_matmul]
 
 
