@@ -24,6 +24,7 @@ from mirage_kernels.generator.partition.products import (
     factors,
     free_extents,
     is_narrow,
+    may_be_general,
 )
 from mirage_kernels.generator.partition.reductions import (
     CENTRED,
@@ -97,9 +98,7 @@ class Cuts:
     parted: set[Node] = field(default_factory=set)  # cats whose pieces are of several kernels
     apart: set[Node] = field(default_factory=set)  # sums that are no second result of a kernel
     rows: set[Node] = field(default_factory=set)  # reads and writes by an index that are PyTorch's
-    unjoined: set[Node] = field(
-        default_factory=set
-    )  # results of kernels with launches of their own
+    unjoined: set[Node] = field(default_factory=set)  # results with launches of their own
 
 
 class Grouping:
@@ -251,6 +250,7 @@ class Grouping:
             free &= not group.reductions or not self._result(group)
             sums = sum(reduces(n) + (operator_of(n) in CENTRED) for n in group.nodes)
             free &= sums * len(into.products) <= MOST_IN_FRONT
+            free &= may_be_general([*group.nodes, *into.nodes])
             if group.reductions <= most and free and self._room(into, group.nodes):
                 self._merge(group, into)
 

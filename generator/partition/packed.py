@@ -1,11 +1,13 @@
 """Products whose columns are several values: gate and up of one weight, as one kernel takes them.
 
     linear(x, w)[..., a:b]  ->  linear(x, w[a:b])
+    (y + z)[..., a:b]       ->  y[..., a:b] + z[..., a:b]
 
 A slice of a product is a product with a slice of the weight, a view that kernels read as it lies.
 That is better where the slices meet again, element by element: a gated MLP of both halves of a
 weight stores one result. Where they go apart, as queries, keys and values do, the product stays
 one.
+Slices are taken before elementwise functions where they meet behind these, as behind a bias.
 """
 
 from __future__ import annotations
@@ -23,7 +25,40 @@ _PRODUCTS = ("linear", "mm", "bmm", "matmul", "einsum")
 def packed_in(graph: Any) -> list[Node]:
     """Return the products of which slices are taken that meet, and nothing else."""
     products = (n for n in graph.nodes if is_op(n, *_PRODUCTS))
-    return [n for n in products if _columns(n) and _is_sliced(n) and _meet(graph, n)]
+    return [n for n in products if _is_sliced(n) and _have_rows(n) and _meet(graph, n)]
+
+
+def _have_rows(product: Node) -> bool:
+    """Say whether slices of what has a product's columns are rows, or neighbours within one."""
+    found = _columns(product)
+    pieces = [own[1] for n in product.users if (own := range_of(n))]
+    in_turn = any(step > 1 for _, _, step in pieces)
+    return found is not None and not (in_turn and found[0].meta["val"].stride(found[1]) == 1)
+
+
+def slice_first(graph: Any) -> None:
+    """Take slices that meet of what elementwise functions take, instead of their results."""
+    for node in [*graph.nodes][::-1]:
+        if is_elementwise(node) and _is_sliced(node) and _meet(graph, node):
+            for piece in [*node.users]:
+                substitute(graph, piece, _function_of_slice(graph, node, piece))
+
+
+def _function_of_slice(graph: Any, node: Node, piece: Node) -> Node:
+    """Add an elementwise function of slices of its operands."""
+    import torch
+
+    found, columns = range_of(piece), shape_of(node)[-1]
+    assert found is not None
+
+    def sliced(x: Node) -> Node:
+        if shape_of(x)[-1:] != (columns,):
+            return x
+        dim = len(shape_of(x)) - 1
+        return added(graph, node, torch.ops.aten.slice.Tensor, (x, dim, *found[1]))
+
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), sliced)
+    return added(graph, node, node.target, args, **kwargs)
 
 
 def _columns(product: Node) -> tuple[Node, int] | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from mirage_kernels.generator.partition.editing import Node
-from mirage_kernels.generator.partition.packed import part_columns
+from mirage_kernels.generator.partition.packed import part_columns, slice_first
 from mirage_kernels.generator.partition.pieces import copies_in, in_pieces, sliced
 from mirage_kernels.generator.partition.rewriting import rewritten, with_numbers, without_wrappers
 from mirage_kernels.generator.partition.softmaxes import with_columns_apart
@@ -29,6 +29,7 @@ def prepare(
     sliced(graphs)
     for graph in graphs:
         with_columns_apart(graph)
+        slice_first(graph)
     in_pieces(graphs)
     copies = [copies_in(graph) for graph in graphs]
     parted = [part_columns(graph, packed) for graph in graphs]

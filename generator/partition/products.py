@@ -11,6 +11,7 @@ from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Node, Trace
 
 PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "einsum", "mv"))
+MOST_OF_SEVERAL = 8  # nodes of a kernel with what is in front of such products
 ATTENTION = "scaled_dot_product_attention"
 
 
@@ -74,6 +75,11 @@ def is_batched(node: Node) -> bool:
     if operator_of(node) == "einsum":
         return len(max(shapes, key=prod)) > 2  # weights are more than what they multiply
     return len(shapes[1]) > 2
+
+
+def may_be_general(nodes: Sequence[Node]) -> bool:
+    """Say whether a search finds a general kernel soon for products by several matrices."""
+    return len(nodes) <= MOST_OF_SEVERAL or not any(map(is_batched, products_of(nodes)))
 
 
 def factors(node: Node) -> Sequence[Node]:

@@ -338,15 +338,16 @@ def _is_slow(result: Result, part: Part) -> bool:
 
     So it is where there is the general schedule only, or for 64 rows one that is made for few; not
     where PyTorch would write operands anew, in fp32, and not where a block sums up the rows of a
-    narrow result.
+    narrow result. Products by several matrices are general in any case: those are slow that are
+    more than one kernel.
     """
     if result.record.no_plan:
         return True
     variants, general = result.record.variants, not _is_fast(result)
     general &= not _behind_product(part)
     few = len(part.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
-    fast_elsewhere = general and not _is_batched(part)
-    return part.kind is Kind.PRODUCT and _of_weights(part) and (fast_elsewhere or few)
+    slow = general and (not _is_batched(part) or len(result.record.graph.blocks) > 1)
+    return part.kind is Kind.PRODUCT and _of_weights(part) and (slow or few)
 
 
 def _is_batched(part: Part) -> bool:

@@ -11,6 +11,7 @@
     einsum("...i,i", x, y)                ->  einsum("abi,i->ab", x, y)
     glu(x)                                ->  x[:h] * sigmoid(x[h:])
     adaptive_avg_pool2d(x, 1)             ->  mean(x, [-2, -1])
+    repeat(x, n, 1)                       ->  flatten(expand(unsqueeze(x, 0)), 0, 1)
     repeat_interleave(x, n, i)            ->  flatten(expand(unsqueeze(x, i + 1)), i, i + 1)
 
 It is done before anything else, alike in the graphs of one function at several extents.
@@ -55,6 +56,7 @@ def rewritten(graph: Any) -> None:
     _without_narrow(graph)
     _without_glu(graph)
     _without_pools(graph)
+    _without_copies_of_all(graph)
     for node in [n for n in graph.nodes if is_op(n, "einsum")]:
         ranks = [x.meta["val"].dim() for x in node.args[1]]
         node.args = (spelled_out(node.args[0], ranks), *node.args[1:])
@@ -217,6 +219,22 @@ def _without_pools(graph: Any) -> None:
         if all(size == 1 for size in sizes):
             given = (x, [*range(-len(sizes), 0)], True)
             substitute(graph, node, added(graph, node, torch.ops.aten.mean.dim, given))
+
+
+def _without_copies_of_all(graph: Any) -> None:
+    """Write a tensor that is repeated as a whole as a view that PyTorch copies, kernels do not."""
+    import torch
+
+    aten = torch.ops.aten
+    for node in [n for n in graph.nodes if is_op(n, "repeat")]:
+        x, times = node.args
+        own = [*map(int, x.meta["val"].shape)]
+        own = [1] * (len(times) - len(own)) + own
+        apart = added(graph, node, aten.reshape.default, (x, [i for n in own for i in (1, n)]))
+        sizes = [i for pair in zip(times, own, strict=True) for i in pair]
+        more = added(graph, node, aten.expand.default, (apart, sizes))
+        whole = [n * m for n, m in zip(times, own, strict=True)]
+        substitute(graph, node, added(graph, node, aten.reshape.default, (more, whole)))
 
 
 def without_repeats(graph: Any) -> None:

@@ -54,6 +54,25 @@ def packed_einsum(x: Tensor, router: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
     return torch.einsum("etd,te->td", out, p)
 
 
+def gpt_oss(x: Tensor, router: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    """Compute all experts as transformers does: biases, gate and up in turn in memory, clamped."""
+    p = torch.softmax(F.linear(x, router), -1)
+    tokens = x.repeat(E, 1).view(E, -1, D)
+    both = torch.bmm(tokens, w1) + b1[..., None, :]
+    gate, up = both[..., ::2].clamp(max=7.0), both[..., 1::2].clamp(min=-7.0, max=7.0)
+    out = torch.bmm((up + 1) * (gate * torch.sigmoid(gate * 1.7)), w2) + b2[..., None, :]
+    return (out.view(E, T, -1, D) * p.t().reshape(E, T, -1)[..., None]).sum(0)
+
+
+def test_experts_of_gpt_oss_are_kernels() -> None:
+    shapes = {"x": (T, D), "router": (E, D), "w1": (E, D, 2 * N), "b1": (E, 2 * N)}
+    shapes |= {"w2": (E, N, D), "b2": (E, D)}
+    program = cut(gpt_oss, [], **shapes)
+    assert not any(text.startswith("[") for text in ways(program)[0])
+    assert sum(text.count("bmm") for text in ways(program)[0]) == 2
+    require_same(program, gpt_oss, **{n: drawn(*s) / s[-1] ** 0.25 for n, s in shapes.items()})
+
+
 @pytest.mark.parametrize("run", [packed, packed_einsum])
 def test_packed_experts_are_one_gated_kernel(run: Callable[..., Any]) -> None:
     shapes = {"x": (T, D), "router": (E, D), "w1": (E, 2 * N, D), "w2": (E, N, D)}

@@ -29,8 +29,18 @@ def with_bias(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.gelu(gate) * up
 
 
+def behind_a_sum(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    gate, up = (x @ w.t() + b).chunk(2, -1)
+    return F.silu(gate) * up
+
+
 def glu(x: Tensor, w: Tensor) -> Tensor:
     return F.glu(x @ w.t())
+
+
+def in_turn(x: Tensor, w: Tensor) -> Tensor:
+    both = F.linear(x, w)
+    return F.silu(both[:, ::2]) * both[:, 1::2]
 
 
 def behind_a_norm(x: Tensor, n: Tensor, w: Tensor, down: Tensor) -> Tensor:
@@ -41,6 +51,8 @@ def behind_a_norm(x: Tensor, n: Tensor, w: Tensor, down: Tensor) -> Tensor:
 MLPS: list[tuple[Callable[..., Any], dict[str, tuple[int, ...]], list[str]]] = [
     (chunked, SHAPES, ["linear, linear, silu, mul"]),
     (with_bias, SHAPES | {"b": (2 * N,)}, ["linear, linear, gelu, mul"]),
+    (behind_a_sum, SHAPES | {"b": (2 * N,)}, ["matmul, matmul, add, add, silu, mul"]),
+    (in_turn, SHAPES, ["linear, linear, silu, mul"]),
     (glu, SHAPES, ["matmul, matmul, sigmoid, mul"]),
     (
         behind_a_norm,
@@ -88,6 +100,11 @@ def of_another_length(x: Tensor, w: Tensor) -> Tensor:
     return both[:, :100] * both[:, 127:]
 
 
+def in_turn_within_rows(x: Tensor, w: Tensor) -> Tensor:
+    both = F.linear(x, w.t().contiguous().t())
+    return both[:, ::2] * both[:, 1::2]
+
+
 def overlapping(x: Tensor, w: Tensor) -> Tensor:
     both = F.linear(x, w)
     return both[:, :N] * both[:, N // 2 : N // 2 + N]
@@ -109,7 +126,16 @@ def summed(x: Tensor, w: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "run", [queries, of_another_length, overlapping, returned, of_two_results, summed]
+    "run",
+    [
+        queries,
+        of_another_length,
+        in_turn_within_rows,
+        overlapping,
+        returned,
+        of_two_results,
+        summed,
+    ],
 )
 def test_products_whose_parts_do_not_just_meet_stay_one(run: Callable[..., Any]) -> None:
     program = cut(run, ["x"], **SHAPES)
