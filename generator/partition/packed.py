@@ -80,11 +80,12 @@ def _columns(product: Node) -> tuple[Node, int] | None:
 
 def _is_sliced(product: Node) -> bool:
     """Say whether only slices of its columns are taken of a product: of one length, and apart."""
-    last = len(shape_of(product)) - 1
-    found = [range_of(n) if is_op(n, "slice") else None for n in product.users]
+    if len(product.users) < 2 or not all(is_op(n, "slice") for n in product.users):
+        return False
+    last, found = len(shape_of(product)) - 1, [*map(range_of, product.users)]
     spans = [range(*own[1]) for own in found if own is not None and own[0] == last]
     columns = [i for span in spans for i in span]
-    alike = len(found) == len(spans) > 1 == len({*map(len, spans)})
+    alike = len(found) == len(spans) and len({*map(len, spans)}) == 1
     return alike and len({*columns}) == len(columns)
 
 

@@ -193,10 +193,11 @@ def is_elementwise(node: Node) -> bool:
     """Say whether each element of a node's result is of one element of each operand."""
     import torch
 
-    if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
+    schema = getattr(node.target, "_schema", None)  # none of one of several results
+    if schema is None or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-    op, mutable = operator_of(node), node.target._schema.is_mutable
+    op, mutable = operator_of(node), schema.is_mutable
     return not mutable and (op in CASTS or (pointwise and op in ATEN))
 
 

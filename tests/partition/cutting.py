@@ -26,7 +26,11 @@ Given = dict[str, Tensor]
 def made(recipe: Recipe, schedule: str = "streaming") -> Result:
     """Stand for what the pipeline makes of a recipe."""
     record = SimpleNamespace(
-        recipe=recipe.name, stem="any", no_plan="", variants=[SimpleNamespace(schedule=schedule)]
+        recipe=recipe.name,
+        stem="any",
+        no_plan="",
+        variants=[SimpleNamespace(schedule=schedule)],
+        graph=SimpleNamespace(blocks=["one"]),
     )
     return cast("Result", SimpleNamespace(record=record, request=SimpleNamespace(recipe=recipe)))
 
