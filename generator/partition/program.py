@@ -337,17 +337,17 @@ def _is_slow(result: Result, part: Part) -> bool:
     """Say whether another cut multiplies weights faster, or PyTorch does.
 
     So it is where there is the general schedule only, or for 64 rows one that is made for few; not
-    where PyTorch would write operands anew, in fp32, and not where a block sums up the rows of a
-    narrow result. Products by several matrices are general in any case: those are slow that are
-    more than one kernel.
+    where PyTorch would write operands anew, in fp32. Two kinds are general in any case: products by
+    several matrices, and those with sums of their narrow results. They are slow as several kernels.
     """
     if result.record.no_plan:
         return True
-    variants, general = result.record.variants, not _is_fast(result)
-    general &= not _behind_product(part)
+    variants = result.record.variants
     few = len(part.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
-    slow = general and (not _is_batched(part) or len(result.record.graph.blocks) > 1)
-    return part.kind is Kind.PRODUCT and _of_weights(part) and (slow or few)
+    one = len(result.record.graph.blocks) == 1
+    fitting = one and (_is_batched(part) or bool(_behind_product(part)))
+    slow = few or not (_is_fast(result) or fitting)
+    return part.kind is Kind.PRODUCT and _of_weights(part) and slow
 
 
 def _is_batched(part: Part) -> bool:
