@@ -191,8 +191,7 @@ __device__ inline float combine_rescaled(const float* mine, const float* peak) {
   float top = -INFINITY, sum = 0.0f;
   for (int b = 0; b < blocks; ++b) top = fmaxf(top, of_block(peak, b));
   for (int b = 0; b < blocks; ++b) {
-    const float own = of_block(peak, b);
-    if (own > -INFINITY) sum += of_block(mine, b) * exp(own - top);
+    sum += of_block(mine, b) * exp(of_block(peak, b) - top);
   }
   return sum;
 }

@@ -15,6 +15,12 @@ struct Max {
   static __device__ float join(float a, float b) { return tile::maximum(a, b); }
 };
 
+// The maximum that exponents are taken relative to. Where nothing is seen, or all of it is -inf, it
+// is finite, and exp(x - it) is 0.
+struct Peak : Max {
+  static constexpr float kIdentity = -3.4028234663852886e38f;  // the lowest
+};
+
 // The join of what kLanes lanes beside each other have, in each of them. All of these get here, and
 // all lanes of the warp if it is `kWhole`.
 template <class Op, int kLanes, bool kWhole>

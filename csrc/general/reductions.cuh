@@ -151,7 +151,7 @@ __device__ void reduce_words(float* parts, const void* end, At at, Add add, Fini
     const int64_t hop = at(row, part + kParts).from - here.from;
     const int column = word * kWidth - before;
     // A row that is not there has no first word either, though that begins before the row.
-    const bool wanted = part < kParts && here.left > max(column, 0) && column < kColumns;
+    const bool wanted = part < kParts && here.left > (column > 0 ? column : 0) && column < kColumns;
     here = {here.from + column * here.stride, here.stride, here.left - column};
     float sums[kWidth];
 #pragma unroll

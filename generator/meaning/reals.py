@@ -47,6 +47,7 @@ def _decay(old: Parts, new: Parts) -> Parts:
         return (np.where(old[0] == new[0], np.ones_like(factor), factor),)
 
 
+LOWEST = float(np.finfo(np.float32).min)  # a peak of nothing, or of -inf: exp(x - peak) is 0
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 _SLOPE = 2 * math.sqrt(2 / math.pi)  # (1 + tanh(y)) / 2 = sigmoid(2 y)
 
@@ -91,7 +92,7 @@ FLOAT64 = Arithmetic(
     largest=_largest,
     matmul=_one(np.matmul),
     number=lambda data: (np.asarray(data, np.float64),),
-    peak=lambda x, axis, seed: _largest(x, axis),
+    peak=lambda x, axis, seed: (np.max(x[0], axis=axis, initial=LOWEST),),
     higher=_one(np.maximum),
     decay=_decay,
 )

@@ -1,8 +1,7 @@
 """Which nodes of a function become one kernel.
 
 A product starts a kernel; elementwise functions of its result join it, and so does what is computed
-in front of it for it alone. What sums rows of a product's result starts the next kernel, unless a
-block holds these rows: a softmax of few columns, as a router's, joins the product. Two
+in front of it for it alone. What sums rows of a product's result starts the next kernel. Two
 products of one tensor whose results meet are one kernel, as a gated MLP's, and so is attention:
 two products with a softmax between them over the dim that the second contracts. A product of many
 rows on both sides is PyTorch's, which is faster there. Views go where they are looked at from.
@@ -23,7 +22,6 @@ from mirage_kernels.generator.partition.products import (
     PRODUCTS,
     factors,
     free_extents,
-    is_narrow,
     may_be_general,
 )
 from mirage_kernels.generator.partition.reductions import (
@@ -32,7 +30,6 @@ from mirage_kernels.generator.partition.reductions import (
     SOFTMAX,
     first_of,
     reduces,
-    sums_last_dim,
 )
 from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutates
@@ -151,10 +148,8 @@ class Grouping:
             joined = low and node not in self.alone and self._joins(node, low[-1])
             self._add(node, low[-1] if joined else Group(Kind.PRODUCT, region))
         else:
-            among = [g for g in self._sources(node) if g.kind is not Kind.CALL]
-            if reduces(node):
-                among = [g for g in among if g.kind is Kind.CHAIN or self._held(node, g)]
-            self._join(node, among, region)
+            kinds = (Kind.CHAIN,) if reduces(node) else (*Kind,)[1:]
+            self._join(node, [g for g in self._sources(node) if g.kind in kinds], region)
 
     def _join(self, node: Node, among: list[Group], region: int) -> None:
         """Put an elementwise function or reduction into the last group that may take it."""
@@ -199,11 +194,6 @@ class Grouping:
         nodes = [*group.nodes, *more]
         sums = group.reductions + sum(map(reduces, more))
         return len(nodes) <= MOST_NODES and sums <= MOST_REDUCTIONS
-
-    def _held(self, node: Node, group: Group) -> bool:
-        """Say whether a block holds the rows of a product's result that a node sums up."""
-        narrow = is_narrow(group.nodes, LOW_RANK)
-        return group.kind is Kind.PRODUCT and narrow and sums_last_dim(node)
 
     def _low_rank(self, group: Group) -> bool:
         columns = [min(free_extents(n)) for n in group.products]

@@ -43,12 +43,6 @@ def free_extents(node: Node) -> tuple[int, int]:
     return rows, columns
 
 
-def is_narrow(nodes: Sequence[Node], most: int) -> bool:
-    """Say whether nodes are one product of so many columns, and what takes its result."""
-    products = products_of(nodes[:1])
-    return len(products_of(nodes)) == len(products) == 1 and free_extents(nodes[0])[1] <= most
-
-
 def is_wide(trace: Trace, result: Node, nodes: Sequence[Node]) -> bool:
     """Say whether a kernel of some nodes stores a result in fp32, as PyTorch does.
 

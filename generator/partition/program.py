@@ -22,7 +22,6 @@ from mirage_kernels.generator.ir import DType, dumps
 from mirage_kernels.generator.partition.addressing import require_rows
 from mirage_kernels.generator.partition.groups import (
     FEW,
-    LOW_RANK,
     Cuts,
     Grouping,
     Kind,
@@ -35,7 +34,6 @@ from mirage_kernels.generator.partition.products import (
     factors,
     free_extents,
     is_batched,
-    is_narrow,
     is_wider,
     products_of,
     require_one_type,
@@ -234,8 +232,7 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     """Make the kernel of a part; where there is none, note what to cut otherwise.
 
     A launch of several kernels is taken apart. Pieces of one tensor and products go alone, products
-    first without sums behind them, then without what is in front; the last of several sums starts a
-    kernel of its own.
+    first without what is in front of them; the last of several sums starts a kernel of its own.
     """
     if part.kind is Kind.CALL:
         return True
@@ -298,8 +295,6 @@ def _cut_otherwise(part: Part, cuts: Cuts) -> None:
         cuts.parted.update(joined)
     elif len(sums) > 1 and len(part.results) > 1 and not {*sums} & cuts.apart:
         cuts.apart.add(sums[-1])
-    elif held := [n for n in _behind_product(part) if n not in cuts.first]:
-        cuts.first.add(held[0])
     elif products and part.computing[0] not in products and not {*products} <= cuts.bare:
         cuts.bare.update(products)
     elif products and len(part.computing) > 1 and not {*products} <= cuts.alone:
@@ -310,13 +305,6 @@ def _cut_otherwise(part: Part, cuts: Cuts) -> None:
         cuts.first.add(behind[0])
     else:
         cuts.calls.update(part.computing)
-
-
-def _behind_product(part: Part) -> list[Node]:
-    """Return the sums of rows of a product's narrow result, which a block holds."""
-    if part.kind is not Kind.PRODUCT or not is_narrow(part.computing, LOW_RANK):
-        return []
-    return [n for n in part.computing if reduces(n)]
 
 
 def _behind_results(part: Part) -> Iterator[Node]:
@@ -337,16 +325,15 @@ def _is_slow(result: Result, part: Part) -> bool:
     """Say whether another cut multiplies weights faster, or PyTorch does.
 
     So it is where there is the general schedule only, or for 64 rows one that is made for few; not
-    where PyTorch would write operands anew, in fp32. Two kinds are general in any case: products by
-    several matrices, and those with sums of their narrow results. They are slow as several kernels.
+    where PyTorch would write operands anew, in fp32. Products by several matrices are general in
+    any case: those are slow that are more than one kernel.
     """
     if result.record.no_plan:
         return True
     variants = result.record.variants
     few = len(part.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
     one = len(result.record.graph.blocks) == 1
-    fitting = one and (_is_batched(part) or bool(_behind_product(part)))
-    slow = few or not (_is_fast(result) or fitting)
+    slow = few or not (_is_fast(result) or (one and _is_batched(part)))
     return part.kind is Kind.PRODUCT and _of_weights(part) and slow
 
 

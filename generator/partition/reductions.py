@@ -8,9 +8,6 @@ from typing import Any
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.trace import Node
 
-_BY_DIM = frozenset(
-    ("softmax", "_softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin")
-)
 CENTRED = frozenset(("layer_norm", "group_norm", "instance_norm"))  # two sums each
 SOFTMAX = frozenset(("softmax", "_softmax", "softmax_beside"))
 _REDUCTIONS = """
@@ -27,14 +24,6 @@ def reduces(node: Node) -> bool:
     same = prod(shapes[0]) == prod(shapes[1]) and len(shapes[0]) != len(shapes[1])
     ones = operator_of(node) in ("sum", "mean", "logsumexp") and (same or shapes[0] == shapes[1])
     return operator_of(node) in REDUCTIONS and not ones
-
-
-def sums_last_dim(node: Node) -> bool:
-    """Say whether a node sums up along the last dim alone, of the operators that name dims."""
-    last = len(first_of(node.all_input_nodes[0]).shape) - 1
-    dims = node.args[1] if len(node.args) > 1 else None
-    dims = [dims] if isinstance(dims, int) else dims
-    return operator_of(node) in _BY_DIM and dims is not None and [*dims] in ([last], [-1])
 
 
 def first_of(node: Node) -> Any:

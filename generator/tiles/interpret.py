@@ -27,6 +27,7 @@ from mirage_kernels.generator.tiles.machine import (
 )
 from mirage_kernels.generator.tiles.memory import COPIES, Array, Places, TileError
 from mirage_kernels.generator.tiles.program import (
+    IDENTITY,
     WARP,
     Add,
     Arrive,
@@ -275,9 +276,9 @@ class _Run(Machine[Statement, None]):
                 axis=0,
             )
         first = next(v for v in s.values if s.over in self.program.type(v).names)
-        identity = -np.inf if s.op == "max" else 0.0
-        made = np.where(self.block.tested(first, {s.over: index[s.over]}), made, identity)
-        return np.asarray(made.max(axis=-1) if s.op == "max" else made.sum(axis=-1))
+        seen = self.block.tested(first, {s.over: index[s.over]})
+        made = np.where(seen, made, identity := IDENTITY[s.op])
+        return np.asarray(made.max(-1, initial=identity) if s.is_max else made.sum(axis=-1))
 
     def rows(self, s: Rows) -> None:
         """Join rows that the lanes of a warp hold, then store; all of a row has to be held."""
@@ -296,11 +297,10 @@ class _Run(Machine[Statement, None]):
         if not s.carried:
             return b.put(s.tile, out, joined)
         before = b.own(s.tile, out)
-        if s.op == "max":
+        if s.is_max:
             after = np.maximum(before, joined)
             if s.rescale:
-                with np.errstate(all="ignore"):
-                    b.put(s.rescale, out, np.where(after == -np.inf, 1.0, np.exp(before - after)))
+                b.put(s.rescale, out, np.exp(before - after))
         else:
             after = before * (b.get(s.factor, out) if s.factor else 1.0) + joined
         b.put(s.tile, out, after)
@@ -334,7 +334,7 @@ class _Run(Machine[Statement, None]):
             (peak,) = self.program.leaves(s.peak)
             peaks = self.of_cluster(peak, index)
             with np.errstate(all="ignore"):
-                factors = np.where(peaks == -np.inf, 0.0, np.exp(peaks - peaks.max(axis=0)))
+                factors = np.exp(peaks - peaks.max(axis=0))
             values = np.where(factors == 0, 0.0, values * factors)
         joined = values.max(axis=0) if s.op == "max" else values.sum(axis=0)
         self.block.put(s.tile, index, joined)

@@ -25,6 +25,7 @@ from mirage_kernels.generator.tiles.barriers import with_barriers
 from mirage_kernels.generator.tiles.passes import are_one_pass, with_held_rows
 from mirage_kernels.generator.tiles.program import (
     DEAR,
+    IDENTITY,
     Add,
     BlockProgram,
     Clear,
@@ -49,7 +50,6 @@ ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the tensor cores' instruction
 RESCALE = "_rescale"  # behind the name of a running maximum: its factor
 OFTEN = 8  # times that a dear operation is computed again at most
 _REDUCTIONS = ("contract", *ops_of_kind(Kind.REDUCE, Kind.STABILISER))
-IDENTITY = {"sum": 0.0, "max": -float("inf")}
 
 
 def block_program(graph: Graph, kernel: Node, threads: int, stages: int) -> BlockProgram:

@@ -25,6 +25,7 @@ from mirage_kernels.generator.ir import (
     TensorType,
 )
 from mirage_kernels.generator.ir.ops import MAXIMA
+from mirage_kernels.generator.meaning.reals import LOWEST
 
 VECTOR_BYTES = 16  # what a thread copies at once
 WARP = 32  # threads
@@ -137,11 +138,21 @@ class Reduce(Statement):
     tile: str = ""
     value: str = ""  # a formula, or two that are multiplied
     other: str = ""
-    op: str = "sum"  # or max
+    op: str = "sum"  # a name of IDENTITY
     over: str = ""
     carried: bool = False
     factor: str = ""
     rescale: str = ""
+
+    @property
+    def is_max(self) -> bool:
+        """Say whether it is a maximum."""
+        return self.op != "sum"
+
+    @property
+    def joins(self) -> str:
+        """Name the struct of csrc/general that joins so."""
+        return self.op.capitalize()
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -370,6 +381,10 @@ def reaches_beyond(whole: Dim, tile: int, size: int) -> bool:
     return whole.dynamic or whole.size % tile != 0 or size != tile
 
 
+# What nothing joins to. A peak is finite, so that exp(x - peak) of -inf is 0 and not NaN.
+IDENTITY = {"sum": 0.0, "max": -float("inf"), "peak": LOWEST}
+
+
 def joined_by(node: Node) -> str:
-    """Return how a reduction, an accumulator or a combine joins: by sum or max."""
-    return "max" if node.op in ("peak", *MAXIMA) else "sum"
+    """Return how a reduction, an accumulator or a combine joins: a name of `IDENTITY`."""
+    return "peak" if node.op == "peak" else "max" if node.op in MAXIMA else "sum"

@@ -107,8 +107,7 @@ def _write_pass(f: Formulas, said: Sequence[Reduce]) -> None:
     read = list(dict.fromkeys(x for v in values for x in f.reads(v)))
     place, sums = Place({}, own.dims, own.vector, own.width, read), len(said) * own.sums
     counts = f"{prod(d.size for d in own.outs) // own.sums}, {own.over.size // own.steps}, {sums}"
-    op = "Max" if s.op == "max" else "Sum"
-    kinds = f"{op}, {p.threads}, {counts}, {str(own.across).lower()}, {f.at_once(place)}"
+    kinds = f"{s.joins}, {p.threads}, {counts}, {str(own.across).lower()}, {f.at_once(place)}"
     with f.taking(place) as taken:
         step = "[[maybe_unused]] int i, [[maybe_unused]] int j, "
 
@@ -138,8 +137,7 @@ def _write_words(f: Formulas, s: Reduce, name: str) -> None:
     *rows, columns = own.outs
     ctype, end = CTYPES[p.type(name).dtype], f"args.{f.tensor(name)}_end"
     counts = f"{prod(d.size for d in rows)}, {columns.size}, {own.over.size}"
-    op = "Max" if s.op == "max" else "Sum"
-    kinds = f"kAligned, {ctype}, {op}, {p.threads}, {counts}, {at_once(VECTOR_BYTES)}"
+    kinds = f"kAligned, {ctype}, {s.joins}, {p.threads}, {counts}, {at_once(VECTOR_BYTES)}"
     head = f"reduce_words<{kinds}>({s.tile}_parts, {end}, [&]([[maybe_unused]] int i, int j) {{"
     with w.block(head, "},"):
         at = {**f.coordinates(rows, 1), s.over: "j", columns.name: "0"}
@@ -150,7 +148,7 @@ def _write_words(f: Formulas, s: Reduce, name: str) -> None:
         place = Place({}, own.dims, columns.name, own.width, [name], lies=True)
         (made,) = f.write([s.value], place)
         with w.block(f"for (int e = 0; e < {own.width}; ++e) {{"):
-            w.line(f"joined[e] = {op}::join(joined[e], {made}[e]);")
+            w.line(f"joined[e] = {s.joins}::join(joined[e], {made}[e]);")
     with w.block("[&]([[maybe_unused]] int i, int c, const float (&joined)[1]) {", "});"):
         at = {**f.coordinates(rows, 1), columns.name: "c"}
         _finish(f, s, Place(at, own.outs), "e")
@@ -179,8 +177,9 @@ def _join(f: Formulas, said: Sequence[Reduce], place: Place, *, across: bool) ->
             w.line(f"if (!({f.inside(first, [over], place)})) continue;")
         for i, s in enumerate(said):
             to = f"joined[{'e' if across else i}]"
-            op = "Max" if s.op == "max" else "Sum"
-            w.line(f"{to} = {op}::join({to}, {' * '.join(f'{made[v]}[e]' for v in s.values)});")
+            w.line(
+                f"{to} = {s.joins}::join({to}, {' * '.join(f'{made[v]}[e]' for v in s.values)});"
+            )
 
 
 def _values(said: Sequence[Reduce]) -> list[str]:
@@ -202,13 +201,13 @@ def _result(s: Reduce, at: str, joined: str) -> list[str]:
     """Return the lines that finish a result; `at`: where its factor lies."""
     if not s.carried:
         return [f"to = joined[{joined}];"]
-    if s.op == "max" and not s.rescale:
-        return [f"to = Max::join(to, joined[{joined}]);"]
-    if s.op == "max":
+    if s.is_max and not s.rescale:
+        return [f"to = {s.joins}::join(to, joined[{joined}]);"]
+    if s.is_max:
         return [
             "const float before = to;",
             f"to = fmaxf(before, joined[{joined}]);",
-            f"{s.rescale}{at} = to == -INFINITY ? 1.0f : general::exp(before - to);",
+            f"{s.rescale}{at} = general::exp(before - to);",
         ]
     before = f"to * {s.factor}{at} + " if s.factor else ""
     return [f"to = {before}joined[{joined}];" if before else f"to += joined[{joined}];"]

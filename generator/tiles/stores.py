@@ -87,22 +87,21 @@ def write_rows(f: Formulas, s: Rows) -> None:
     values = [v for x in s.joins for v in x.values] + [x.value for x in s.stores]
     with _taking(f, own, s.stores, values, {}) as place:
         for join in s.joins:
-            op = "Max" if join.op == "max" else "Sum"
-            f.writer.line(f"float {join.tile}_row = {op}::kIdentity;")
+            f.writer.line(f"float {join.tile}_row = {join.joins}::kIdentity;")
             with f.writer.block("{"):
-                _write_share(f, join, op, place)
-            joined = f"join_lanes<{op}, {s.lanes}, {whole}>({join.tile}_row)"
+                _write_share(f, join, place)
+            joined = f"join_lanes<{join.joins}, {s.lanes}, {whole}>({join.tile}_row)"
             f.writer.line(f"{join.tile}_row = {joined};")
         _write_all(f, s.stores, place)
 
 
-def _write_share(f: Formulas, join: Reduce, op: str, place: Place) -> None:
+def _write_share(f: Formulas, join: Reduce, place: Place) -> None:
     """Write what a thread's vector of a row joins to: nothing where that lies beyond the row."""
     made, row = f.write(join.values, place), f"{join.tile}_row"
     if f.is_uneven(join.value, join.over, place):
         f.writer.line(f"if ({f.inside(join.value, [join.over], replace(place, vector=''))})")
     with f.writer.block(f"for (int e = 0; e < {place.width}; ++e) {{"):
-        f.writer.line(f"{row} = {op}::join({row}, {' * '.join(f'{x}[e]' for x in made)});")
+        f.writer.line(f"{row} = {join.joins}::join({row}, {' * '.join(f'{x}[e]' for x in made)});")
 
 
 def _write_all(f: Formulas, stores: Sequence[Store], place: Place) -> None:

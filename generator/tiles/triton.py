@@ -14,6 +14,7 @@ from mirage_kernels.generator.ir import Axis, Graph, Indexed, Phase, of_results,
 from mirage_kernels.generator.tiles.clusters import without_clusters
 from mirage_kernels.generator.tiles.lower import block_program
 from mirage_kernels.generator.tiles.program import (
+    IDENTITY,
     Add,
     BlockProgram,
     Clear,
@@ -40,7 +41,6 @@ from mirage_kernels.generator.tiles.triton_formulas import (
 from mirage_kernels.generator.tiles.triton_host import Host, Launch
 
 TILE = 64  # of every axis while a muGraph is lowered: the text has names for extents
-MINUS_INFINITY = number(-float("inf"))
 ZERO_AT_ZERO = ("neg", "square", "relu", "silu", "gelu", "gelu_tanh", "tanh", "abs", "mish", "elu")
 
 
@@ -253,8 +253,7 @@ class _Kernel(Formulas):
             self.assign(f"{s.tile}_before", s.tile)
         self.assign(s.tile, f"tl.maximum({s.tile}, {made})")
         if s.rescale:
-            factor = f"tl.exp({s.tile}_before - {s.tile})"
-            self.assign(s.rescale, f"tl.where({s.tile} == {MINUS_INFINITY}, 1.0, {factor})")
+            self.assign(s.rescale, f"tl.exp({s.tile}_before - {s.tile})")
         return None
 
     def reduced(self, s: Reduce) -> str:
@@ -265,12 +264,14 @@ class _Kernel(Formulas):
         own = [v for v in values if s.over in self.dims(v)]
         if not own:
             return made
-        if s.op == "max" or not all(self.vanishes(v, s.over) for v in own):
+        if s.is_max or not all(self.vanishes(v, s.over) for v in own):
             mask = self.inside(own[0], [s.over], wanted)
-            none = MINUS_INFINITY if s.op == "max" else "0.0"
+            none = number(IDENTITY[s.op])
             self.assign(terms := self.scratch("terms"), f"tl.where({mask}, {made}, {none})")
             made = terms
-        return f"tl.{s.op}({made}, axis={wanted.index(s.over)})"
+        joined = f"tl.{'max' if s.is_max else 'sum'}({made}, axis={wanted.index(s.over)})"
+        floor = s.op == "peak" and not s.carried
+        return f"tl.maximum({joined}, {number(IDENTITY[s.op])})" if floor else joined
 
     def round(self, tile: str) -> None:
         """Write the rounding of sums to their tile's dtype."""

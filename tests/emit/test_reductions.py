@@ -57,14 +57,15 @@ PROGRAM = """
 #include <vector>
 #include "general/reductions.cuh"
 using namespace mirage::general;
-constexpr int kThreads = THREADS, kRows = 2, kColumns = COLUMNS, kSteps = 45, kRow = 75;
-constexpr int kCount = kRows * kSteps * kRow, kStride = ALIGNED ? 1 : 2;
+constexpr int kThreads = THREADS, kRows = 3, kColumns = COLUMNS, kSteps = 45, kRow = 75;
+constexpr int kThere = 2;  // rows of a tile that the tensor has
+constexpr int kCount = kThere * kSteps * kRow, kStride = ALIGNED ? 1 : 2;
 int main() {
   const size_t bytes = kCount * kStride * sizeof(int16_t);
   auto* x = static_cast<int16_t*>(std::aligned_alloc(16, (bytes + 15) / 16 * 16));
   if (std::fread(x, 2, kCount * kStride, stdin) != size_t(kCount) * kStride) return 1;
   x = static_cast<int16_t*>(std::realloc(x, bytes));  // so that nothing may be read behind it
-  std::vector<float> parts(kThreads * 8), out(kRows * kRow);
+  std::vector<float> parts(kThreads * 8), out(kThere * kRow);
   pthread_barrier_init(&barrier, nullptr, kThreads);
   const auto block = [&](int thread) {
     thread_number = thread;
@@ -73,13 +74,13 @@ int main() {
           parts.data(), x + kCount * kStride,
           [&](int row, int step) {
             const int16_t* from = x + ((row * kSteps + step) * kRow + first) * kStride;
-            return Row<int16_t>{from, kStride, kRow - first};
+            return Row<int16_t>{from, kStride, row < kThere ? kRow - first : 0};
           },
           [](const Vector<int16_t, 8>& word, float (&sums)[8]) {
             for (int e = 0; e < 8; ++e) sums[e] = OP::join(sums[e], word.of[e]);
           },
           [&](int row, int c, const float (&joined)[1]) {
-            if (first + c < kRow) out[row * kRow + first + c] = joined[0];
+            if (row < kThere && first + c < kRow) out[row * kRow + first + c] = joined[0];
           });
   };
   std::vector<std::thread> threads;

@@ -36,26 +36,6 @@ def test_products_of_many_rows_are_pytorch_s() -> None:
         require_same(program, layer, x=drawn(rows, 96), w=drawn(160, 96), b=drawn(160))
 
 
-def test_sums_of_few_columns_are_in_the_kernel_of_their_product() -> None:
-    program = cut(layer, ["x"], x=(8, 96), w=(80, 96), b=(80,))
-    assert ways(program) == [
-        ["linear, relu, mul, logsumexp"],
-        ["[linear]", "relu, mul, logsumexp"],
-    ]
-    for rows in (1, 64, 65):
-        require_same(program, layer, x=drawn(rows, 96), w=drawn(80, 96), b=drawn(80))
-
-
-def test_without_a_kernel_of_both_the_sums_are_the_next_one() -> None:
-    def make(recipe: Recipe) -> Result:
-        if "linear_mul_logsumexp" in recipe.name or "linear_logsumexp" in recipe.name:
-            raise SearchError("the search found nothing", "")
-        return made(recipe)
-
-    program = cut(layer, ["x"], make, x=(8, 96), w=(80, 96), b=(80,))
-    assert ways(program)[0] == ["linear, relu, mul", "logsumexp"]
-
-
 def mlp(x: Tensor, n: Tensor, g: Tensor, u: Tensor, d: Tensor) -> Tensor:
     h = F.rms_norm(x, (96,), n, 1e-5)
     return x + F.linear(F.silu(F.linear(h, g)) * F.linear(h, u), d)

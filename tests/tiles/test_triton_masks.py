@@ -15,12 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 
+import mirage_kernels.program_operators  # noqa: F401
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import generate
 from mirage_kernels.generator.request import Request
 
+KEYS = 300  # in several steps
 SHAPES = {"seen": (2, 40), "q": (2, 2, 1, 16), "k": (2, 2, 40, 16), "v": (2, 2, 40, 16)}
+LONG = {"mask": (2, KEYS), "q": (2, 2, 1, 16), "k": (2, 2, KEYS, 16), "v": (2, 2, KEYS, 16)}
+SHARED = {**LONG, "sink": (2,)}
 
 
 def decoded(seen: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -28,42 +32,67 @@ def decoded(seen: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     return torch.softmax(scores.masked_fill(seen[:, None, None, :], -math.inf), -1) @ v
 
 
-def example(name: str, device: str) -> torch.Tensor:
+def added(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) * 0.25 + mask[:, None, None], -1) @ v
+
+
+def sunk(
+    mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor
+) -> torch.Tensor:
+    scores = q @ k.transpose(-1, -2) * 0.25 + mask[:, None, None]
+    rest = sink[None, :, None, None].expand(2, 2, 1, 1)
+    return torch.ops.mirage_kernels.softmax_beside(scores, [rest], -1) @ v  # type: ignore[no-any-return]
+
+
+FUNCTIONS = {"decoded": (decoded, SHAPES), "added": (added, LONG), "sunk": (sunk, SHARED)}
+
+
+def example(name: str, shape: tuple[int, ...], device: str) -> torch.Tensor:
     drawn = torch.Generator().manual_seed(len(name))
-    made = torch.randn(SHAPES[name], generator=drawn)
+    made = torch.randn(shape, generator=drawn)
     return (made > 0 if name == "seen" else made.half()).to(device)
 
 
-def main(path: str) -> None:
-    """Run the program, and compare it with PyTorch; the last sequence is hidden whole."""
+def main(name: str, path: str) -> None:
+    """Run the program, and compare it with PyTorch; the last sequence is hidden whole.
+
+    So are the first keys of the other, more than a step has.
+    """
     spec = spec_from_file_location("program", path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    given = {name: example(name, "cpu") for name in SHAPES}
-    given["seen"][1] = True
-    wanted = decoded(given["seen"], *(given[n].float() for n in "qkv"))
-    made = module.decoded(**given)
+    run, shapes = FUNCTIONS[name]
+    given = {n: example(n, shape, "cpu") for n, shape in shapes.items()}
+    if "seen" in given:
+        given["seen"][1] = True
+    else:
+        given["mask"][0, :200] = given["mask"][1] = -math.inf
+    wanted = run(*(x.float() if x.is_floating_point() else x for x in given.values()))
+    made = getattr(module, name)(**given)
     assert made.dtype is torch.float16
-    assert wanted[1].isnan().all()
+    assert (wanted[1] == 0).all() if "sink" in given else wanted[1].isnan().all()
+    assert wanted[0].isfinite().all()
     torch.testing.assert_close(
         made.float().reshape(wanted.shape), wanted, atol=2e-3, rtol=2e-3, equal_nan=True
     )
 
 
-def test_a_mask_is_read_by_its_truth_values(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_row_or_a_step_of_which_all_is_hidden_is_as_pytorch_s(name: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    recipe = from_torch(decoded, {name: example(name, "meta") for name in SHAPES})
+    run, shapes = FUNCTIONS[name]
+    recipe = from_torch(run, {n: example(n, shape, "meta") for n, shape in shapes.items()})
     request = Request(recipe, recipe.shapes[0], DType.FP16, "sm_90a")
     files = generate(request, jobs=1, progress=lambda event: None).files
-    (text,) = (text for name, text in files.items() if name.endswith("triton.py"))
+    (text,) = (text for file, text in files.items() if file.endswith("triton.py"))
     (tmp_path / "program.py").write_text(text)
     environment = {**os.environ, "TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, __file__, str(tmp_path / "program.py")]
+    command = [sys.executable, __file__, name, str(tmp_path / "program.py")]
     made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert made.returncode == 0, text + made.stderr
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

@@ -42,7 +42,7 @@ from mirage_kernels.generator.tiles.lower import RESCALE, block_program
 from mirage_kernels.generator.tiles.program import BlockProgram, Combine, Load
 
 _ONE = {Do.QUERIES: "tile of queries", Do.KEYS: "tile of keys", Do.LENGTH: "length per sequence"}
-_ALONG_KEYS = {"max": "running peak", "sum": "sum over keys", "contract": "product over keys"}
+_ALONG_KEYS = {"peak": "running peak", "sum": "sum over keys", "contract": "product over keys"}
 THREADS, STAGES = 128, 1  # of the tile program; schedules have knobs of their own
 
 
@@ -276,7 +276,7 @@ class _Lowering:
             do = Do.SCORES if first else Do.MORE_SCORES
             return self.add(do, node, self.scores[s.name][:1])
         sentence = f"{s.name} is a {node.op} along {s.over}, this plan has one of keys"
-        require(s.op != "max", sentence)
+        require(s.op == "sum", sentence)
         args = sorted(s.args, key=lambda a: self.place(a) is Place.DEPTH_VECTOR)
         kinds = {self.place(a) for a in args}
         tiles = self.place(args[0]) in (Place.QUERIES, Place.KEYS)

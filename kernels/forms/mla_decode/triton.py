@@ -55,7 +55,7 @@ def _mla_decode(
         other=0,
     )
     seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_strides[0])
-    peak = tl.full((BLOCK_Hq,), float("-inf"), tl.float32)
+    peak = tl.full((BLOCK_Hq,), -3.4028234663852886e+38, tl.float32)
     sum_masked_total = tl.full((BLOCK_Hq,), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_Hq, ALL_C), 0.0, tl.float32)
     for first in range(0, L, STEP_L):
@@ -85,11 +85,13 @@ def _mla_decode(
             mask[None, :], scaled_latent_product_plus_k_rope_product, float("-inf")
         )
         step_terms = tl.where(
-            step_l[None, :] < L, seen_scaled_latent_product_plus_k_rope_product, float("-inf")
+            step_l[None, :] < L,
+            seen_scaled_latent_product_plus_k_rope_product,
+            -3.4028234663852886e+38,
         )
         peak_before = peak
         peak = tl.maximum(peak, tl.max(step_terms, axis=1))
-        peak_rescale = tl.where(peak == float("-inf"), 1.0, tl.exp(peak_before - peak))
+        peak_rescale = tl.exp(peak_before - peak)
         lowered_scaled_latent_product_plus_k_rope_product = (
             scaled_latent_product_plus_k_rope_product - peak[:, None]
         )

@@ -69,7 +69,7 @@ def _qk_norm_attention(
     )
     made = scaled_q / root[:, None]
     normed_scaled_q = made.to(storage)
-    peak = tl.full((BLOCK_G,), float("-inf"), tl.float32)
+    peak = tl.full((BLOCK_G,), -3.4028234663852886e+38, tl.float32)
     sum_masked_total = tl.full((BLOCK_G,), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_G, ALL_D), 0.0, tl.float32)
     for first in range(0, L, STEP_L):
@@ -104,11 +104,11 @@ def _qk_norm_attention(
             mask[None, :], scaled_normed_scaled_q_product, float("-inf")
         )
         step_terms = tl.where(
-            step_l[None, :] < L, seen_scaled_normed_scaled_q_product, float("-inf")
+            step_l[None, :] < L, seen_scaled_normed_scaled_q_product, -3.4028234663852886e+38
         )
         peak_before = peak
         peak = tl.maximum(peak, tl.max(step_terms, axis=1))
-        peak_rescale = tl.where(peak == float("-inf"), 1.0, tl.exp(peak_before - peak))
+        peak_rescale = tl.exp(peak_before - peak)
         lowered_scaled_normed_scaled_q_product = scaled_normed_scaled_q_product - peak[:, None]
         exp = tl.exp(lowered_scaled_normed_scaled_q_product)
         step_made = tl.where(mask[None, :], exp, 0.0)
