@@ -290,5 +290,7 @@ def expanded(text: str, own: Names, wanted: Names) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as Python writes it."""
-    return f'float("{value}")' if value in (float("inf"), -float("inf")) else repr(float(value))
+    """Return a number as formatted Python has it."""
+    if value in (float("inf"), -float("inf")):
+        return f'float("{value}")'
+    return repr(float(value)).replace("e+", "e")

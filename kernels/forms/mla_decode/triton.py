@@ -55,7 +55,7 @@ def _mla_decode(
         other=0,
     )
     seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_strides[0])
-    peak = tl.full((BLOCK_Hq,), -3.4028234663852886e+38, tl.float32)
+    peak = tl.full((BLOCK_Hq,), -3.4028234663852886e38, tl.float32)
     sum_masked_total = tl.full((BLOCK_Hq,), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_Hq, ALL_C), 0.0, tl.float32)
     for first in range(0, L, STEP_L):
@@ -87,7 +87,7 @@ def _mla_decode(
         step_terms = tl.where(
             step_l[None, :] < L,
             seen_scaled_latent_product_plus_k_rope_product,
-            -3.4028234663852886e+38,
+            -3.4028234663852886e38,
         )
         peak_before = peak
         peak = tl.maximum(peak, tl.max(step_terms, axis=1))

@@ -84,7 +84,7 @@ def _qk_layer_norm_attention(
     scaled_normed_q_minus_mean_q_plus = scaled_normed_q_minus_mean_q + q_bias_tile.to(tl.float32)
     made = scale * scaled_normed_q_minus_mean_q_plus
     scaled_scaled_normed_q_minus_mean_q_plus = tl.where(all_d[None, :] < D, made, 0.0).to(storage)
-    peak = tl.full((BLOCK_G,), -3.4028234663852886e+38, tl.float32)
+    peak = tl.full((BLOCK_G,), -3.4028234663852886e38, tl.float32)
     sum_masked_total = tl.full((BLOCK_G,), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_G, ALL_D), 0.0, tl.float32)
     for first in range(0, L, STEP_L):
@@ -139,7 +139,7 @@ def _qk_layer_norm_attention(
         step_terms = tl.where(
             step_l[None, :] < L,
             seen_scaled_scaled_normed_q_minus_mean_q_plus_product,
-            -3.4028234663852886e+38,
+            -3.4028234663852886e38,
         )
         peak_before = peak
         peak = tl.maximum(peak, tl.max(step_terms, axis=1))

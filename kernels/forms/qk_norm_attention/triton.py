@@ -69,7 +69,7 @@ def _qk_norm_attention(
     )
     made = scaled_q / root[:, None]
     normed_scaled_q = made.to(storage)
-    peak = tl.full((BLOCK_G,), -3.4028234663852886e+38, tl.float32)
+    peak = tl.full((BLOCK_G,), -3.4028234663852886e38, tl.float32)
     sum_masked_total = tl.full((BLOCK_G,), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_G, ALL_D), 0.0, tl.float32)
     for first in range(0, L, STEP_L):
@@ -104,7 +104,7 @@ def _qk_norm_attention(
             mask[None, :], scaled_normed_scaled_q_product, float("-inf")
         )
         step_terms = tl.where(
-            step_l[None, :] < L, seen_scaled_normed_scaled_q_product, -3.4028234663852886e+38
+            step_l[None, :] < L, seen_scaled_normed_scaled_q_product, -3.4028234663852886e38
         )
         peak_before = peak
         peak = tl.maximum(peak, tl.max(step_terms, axis=1))

@@ -52,7 +52,7 @@ def _sliding_window_attention(
         other=0,
     )
     seq_lens_tile = tl.load(seq_lens_ptr + offs_b * seq_lens_strides[0])
-    peak = tl.full((BLOCK_T, BLOCK_G), -3.4028234663852886e+38, tl.float32)
+    peak = tl.full((BLOCK_T, BLOCK_G), -3.4028234663852886e38, tl.float32)
     sum_masked_total = tl.full((BLOCK_T, BLOCK_G), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_T, BLOCK_G, ALL_D), 0.0, tl.float32)
     for first in range(0, L, STEP_L):
@@ -89,7 +89,7 @@ def _sliding_window_attention(
         scaled_k_product = scale * k_product
         seen_scaled_k_product = tl.where(mask_3[:, None, :], scaled_k_product, float("-inf"))
         step_terms = tl.where(
-            step_l[None, None, :] < L, seen_scaled_k_product, -3.4028234663852886e+38
+            step_l[None, None, :] < L, seen_scaled_k_product, -3.4028234663852886e38
         )
         peak_before = peak
         peak = tl.maximum(peak, tl.max(step_terms, axis=2))
