@@ -1,9 +1,9 @@
 """Which kernels of a program read their weights while the kernel before them still runs.
 
 A weight is an input of the program without a kernel's rows, which the program does not write, or a
-view of one, as half of a packed weight is. The
-`_early` entry of a fast schedule's kernel reads it before `griddepcontrol.wait`, so that what wrote
-it must have ended by then. Callers may promise that (`constant_weights()`), or it follows:
+view of one, as half of a packed weight is. The `_early` entry of a fast schedule's kernel reads it
+before `griddepcontrol.wait`, so that what wrote it must have ended by then. Callers may promise
+that (`constant_weights()`), or it follows:
 
 * A kernel lets the next one start *after its wait* where each of its threads that executes
   `launch_dependents` has returned from `griddepcontrol.wait`, which is when all earlier kernels of

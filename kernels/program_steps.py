@@ -255,7 +255,8 @@ class SteppedProgram:
         assume = assumed(self.name, None)
         way = way_of(document, extents)
         early = self.early[id(way)]
-        can_settle = _is_run(given) and early.can_settle(given, extents)
+        needs = early.weights and not assume & WEIGHTS
+        can_settle = needs and _is_run(given) and early.can_settle(given, extents)
         for i, step in enumerate(way["steps"]):
             if "kernel" in step:
                 key = f"{document['arch']}/{step['kernel']}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from mirage_kernels.generator.build.ptxas import Assembled, parse
 from mirage_kernels.generator.build.toolchain import find_nvcc
+from mirage_kernels.generator.cli import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,6 +50,17 @@ def compiled(text: str, folder: Path, *options: str) -> subprocess.CompletedProc
     path.write_text(text)
     command = [nvcc(), "-std=c++17", "-I", str(ROOT / "csrc"), *options, str(path)]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+def programs(folder: Path, functions: Iterable[tuple[str, str]]) -> Path:
+    """Generate and compile PyTorch functions in bf16, of names and files; return where they are."""
+    nvcc()
+    for name, text in functions:
+        (folder / "mine.py").write_text(text)
+        words = ["generate", f"{folder}/mine.py:{name}", "--dtype", "bf16", "--jobs", "1"]
+        assert main([*words, "--out", f"{folder}/out", "--store", f"{folder}/store"]) == 0
+    assert main(["compile", f"{folder}/out"]) == 0
+    return folder / "out"
 
 
 def assembled(source: Path, arch: str, folder: Path, *more: str) -> list[Assembled]:

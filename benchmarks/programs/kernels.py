@@ -17,13 +17,14 @@ import torch
 
 from mirage_kernels.element_types import TYPES
 from mirage_kernels.generator.bench.measure import Method, graph_microseconds
+from mirage_kernels.program_checks import ANY_INDICES
 from mirage_kernels.program_kernel import ProgramKernel
 from mirage_kernels.program_library import read_kernel
 from programs import PROGRAMS, level1, level2, serving  # noqa: F401
 
 METHOD = Method(launches=20, replays=11, warmup_replays=2, settle_ms=5)
 FEW = (1, 16, 64)
-INDICES = ("int", "int32", "int64")
+INDICES = (ANY_INDICES, "int32", "int64")
 
 
 def drawn(dtype: str, shape: list[int], generator: torch.Generator) -> torch.Tensor:

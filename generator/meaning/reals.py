@@ -41,7 +41,7 @@ def _one(function: Callable[..., Part]) -> Callable[..., Parts]:
 
 
 def _decay(old: Parts, new: Parts) -> Parts:
-    """Return exp(old - new); where nothing has been seen yet both are -inf, and nothing changes."""
+    """Return exp(old - new), 1 where they are equal, infinite ones too."""
     with np.errstate(all="ignore"):
         factor = np.exp(np.subtract(old[0], new[0]))
         return (np.where(old[0] == new[0], np.ones_like(factor), factor),)
@@ -80,9 +80,9 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
 }
 
 
-def _largest(x: Parts, axis: int) -> Parts:
-    """Return the maximum along an axis; of nothing it is -inf."""
-    return (np.max(x[0], axis=axis, initial=-np.inf),)
+def _largest(x: Parts, axis: int, of_nothing: float = -np.inf) -> Parts:
+    """Return the maximum along an axis."""
+    return (np.max(x[0], axis=axis, initial=of_nothing),)
 
 
 FLOAT64 = Arithmetic(
@@ -92,7 +92,7 @@ FLOAT64 = Arithmetic(
     largest=_largest,
     matmul=_one(np.matmul),
     number=lambda data: (np.asarray(data, np.float64),),
-    peak=lambda x, axis, seed: (np.max(x[0], axis=axis, initial=LOWEST),),
+    peak=lambda x, axis, seed: _largest(x, axis, LOWEST),
     higher=_one(np.maximum),
     decay=_decay,
 )

@@ -29,6 +29,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(name, PARAMETERS[name](), ids=ids)
 
 
+@pytest.fixture
+def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget kernels and programs that other tests have loaded."""
+    monkeypatch.setattr("mirage_kernels.program_library._kernels", dict[str, object]())
+    monkeypatch.setattr("mirage_kernels.program_library._documents", dict[str, object]())
+
+
 @pytest.fixture(scope="session")
 def cases() -> Mapping[str, Case]:
     """The cases by name, on the CPU."""

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from compilers import nvcc
+from compilers import programs
 from torch import Tensor
 from torch.nn import functional
 
 import mirage_kernels
-from mirage_kernels.generator.cli import main
-from mirage_kernels.program_library import ProgramKernel, SteppedProgram
+from mirage_kernels.program_library import SteppedProgram
 
+pytestmark = pytest.mark.usefixtures("nothing_loaded")
 ROWS, K, N, LONG = 64, 1024, 128, 32768
 CALLS = 100
 FUNCTIONS = """
@@ -41,23 +41,12 @@ TAKEN = {"refilled": "vab", "fast": "xwvn", "general": "xvn"}
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Programs that begin with a fast and with a general kernel, and what writes their weights."""
-    nvcc()
-    folder = tmp_path_factory.mktemp("fresh")
-    for name, taken in TAKEN.items():
-        long = {"fast": "K"}.get(name, "N")
-        (folder / "mine.py").write_text(
-            FUNCTIONS.replace("TAKEN", repr(taken)).replace("OWN", long)
-        )
-        words = ["generate", f"{folder}/mine.py:{name}", "--dtype", "bf16", "--jobs", "1"]
-        assert main([*words, "--out", f"{folder}/out", "--store", f"{folder}/store"]) == 0
-    assert main(["compile", f"{folder}/out"]) == 0
-    return folder / "out"
-
-
-@pytest.fixture(autouse=True)
-def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_kernels.program_library._kernels", dict[str, ProgramKernel]())
-    monkeypatch.setattr("mirage_kernels.program_library._documents", dict[str, object]())
+    long = {"fast": "K"}
+    functions = [
+        (name, FUNCTIONS.replace("TAKEN", repr(taken)).replace("OWN", long.get(name, "N")))
+        for name, taken in TAKEN.items()
+    ]
+    return programs(tmp_path_factory.mktemp("fresh"), functions)
 
 
 @pytest.mark.parametrize(("name", "count"), [("refilled", 1), ("fast", 3), ("general", 2)])

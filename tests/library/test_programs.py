@@ -15,8 +15,8 @@ from compilers import nvcc
 from torch._subclasses import FakeTensorMode
 
 import mirage_kernels
-from mirage_kernels.program_library import ProgramKernel
 
+pytestmark = pytest.mark.usefixtures("nothing_loaded")
 SIGNATURE = """{"name": "scaled", "dtype": "bf16", "arch": "sm_90a", "static": {"N": 4},
 "dynamic": ["M"], "inputs": ["x", "s"], "tensors": [{"name": "x", "dtype": "bf16",
 "dims": ["M", "N"], "optional": false}], "scalars": [{"name": "s", "dtype": "fp32"}],
@@ -41,11 +41,6 @@ def _compiled(to: Path, arch: str) -> None:
     )
     out = str(folder / "N4_bf16.so")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", out, str(folder / "N4_bf16.c")], check=True)
-
-
-@pytest.fixture(autouse=True)
-def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_kernels.program_library._kernels", dict[str, ProgramKernel]())
 
 
 def test_a_program_says_what_it_serves(scaled: Path) -> None:

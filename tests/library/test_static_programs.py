@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from compilers import nvcc
+from compilers import programs
 from torch import Tensor
 
 import mirage_kernels
-from mirage_kernels.generator.cli import main
-from mirage_kernels.program_library import ProgramKernel
 
+pytestmark = pytest.mark.usefixtures("nothing_loaded")
 BLOCK = """
 import torch
 from torch.nn import functional as F
@@ -30,19 +29,8 @@ SIZES = ((1,), (16,), (4, 16), (65,))
 @pytest.fixture(scope="module")
 def block(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A gated MLP with its norm at several numbers of rows, compiled."""
-    nvcc()
-    folder = tmp_path_factory.mktemp("block")
-    for rows in SIZES:
-        (folder / "mine.py").write_text(BLOCK.replace("ROWS", ", ".join(map(str, rows))))
-        words = ["generate", f"{folder}/mine.py:block", "--dtype", "bf16", "--jobs", "1"]
-        assert main([*words, "--out", f"{folder}/out", "--store", f"{folder}/store"]) == 0
-    assert main(["compile", f"{folder}/out"]) == 0
-    return folder / "out"
-
-
-@pytest.fixture(autouse=True)
-def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_kernels.program_library._kernels", dict[str, ProgramKernel]())
+    texts = [BLOCK.replace("ROWS", ", ".join(map(str, rows))) for rows in SIZES]
+    return programs(tmp_path_factory.mktemp("block"), [("block", text) for text in texts])
 
 
 def tensors(rows: tuple[int, ...], device: str) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ summed in the tile first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,6 +15,14 @@ from typing import TYPE_CHECKING
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.dims import LOOP, Scope, Tile
 from mirage_kernels.generator.frontend.positional.positions import chosen
+from mirage_kernels.generator.frontend.positional.views import (
+    expand,
+    expanded,
+    permute,
+    permuted,
+    reshape,
+    reshaped,
+)
 from mirage_kernels.generator.ir import OPS, Kind
 
 if TYPE_CHECKING:
@@ -323,52 +330,6 @@ def _accum_max(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     return [Tile(name, a.rows, a.after_loop())]
 
 
-def _reshaped(step: Step, args: Sequence[Extents]) -> Extents | None:
-    return step.shape if math.prod(step.shape) == math.prod(args[0]) else None
-
-
-def _reshape(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
-    """Deal the factors out to other dims, splitting those that lie across two."""
-    sizes, left = scope.factors.sizes, [f for row in args[0].rows for f in row]
-    scope.factors.drop(tuple(f for f in left if sizes[f] == 1))
-    rows = []
-    for extent in step.shape:
-        row, wanted = [], extent
-        while wanted > 1:
-            factor = left.pop(0)
-            if wanted % sizes[factor]:
-                scope.factors.split(factor, wanted, f"a reshape to {list(step.shape)}")
-            row.append(factor)
-            wanted //= sizes[factor]
-        rows.append(tuple(row))
-    return [replace(args[0], rows=tuple(rows))]
-
-
-def _expanded(step: Step, args: Sequence[Extents]) -> Extents | None:
-    pairs = [*zip(args[0], step.shape, strict=False)]
-    fits = len(step.shape) == len(args[0]) and all(n in (1, more) for n, more in pairs)
-    return step.shape if fits else None
-
-
-def _expand(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
-    """Repeat what has one element along dims: the value does not vary along their new factors."""
-    (made,), factors = step.outs, scope.factors
-    rows = [
-        row if factors.extent(row) == extent else factors.of_input(made.guid, at, extent)
-        for at, (row, extent) in enumerate(zip(args[0].rows, step.shape, strict=True))
-    ]
-    return [replace(args[0], rows=tuple(rows))]
-
-
-def _permuted(step: Step, args: Sequence[Extents]) -> Extents | None:
-    fits = sorted(step.shape) == [*range(len(args[0]))]
-    return tuple(args[0][i] for i in step.shape) if fits else None
-
-
-def _permute(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
-    return [replace(args[0], rows=tuple(args[0].rows[i] for i in step.shape))]
-
-
 def _alike(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     scope.aligned(args[0], args[1], step.op)
     return [args[0]]
@@ -405,9 +366,9 @@ POSITIONAL: dict[str, Op] = {
     "mean": Op(1, _shorter, _mean, _SIZE, over_dim=True),
     "amax": Op(1, _shorter, _amax, over_dim=True),
     "number": Op(0, lambda step, args: None, _number, numbers=1),
-    "reshape": Op(1, _reshaped, _reshape, "the number of elements stays"),
-    "expand": Op(1, _expanded, _expand, "dims of one element become longer"),
-    "permute": Op(1, _permuted, _permute, "each dim has one place"),
+    "reshape": Op(1, reshaped, reshape, "the number of elements stays"),
+    "expand": Op(1, expanded, expand, "dims of one element become longer"),
+    "permute": Op(1, permuted, permute, "each dim has one place"),
     "where": Op(2, _broadcast, chosen, more=True),
     "alike": Op(2, _broadcast, _alike),  # its first operand; dims are those of the second
     "rms_norm": Op(1, _broadcast, _rms_norm, over_dim=True),
