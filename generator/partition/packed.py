@@ -6,8 +6,7 @@
 A slice of a product is a product with a slice of the weight, a view that kernels read as it lies.
 That is better where the slices meet again, element by element: a gated MLP of both halves of a
 weight stores one result. Where they go apart, as queries, keys and values do, the product stays
-one.
-Slices are taken before elementwise functions where they meet behind these, as behind a bias.
+one. Slices are taken before elementwise functions where they meet behind these, as behind a bias.
 """
 
 from __future__ import annotations

@@ -20,12 +20,7 @@ from mirage_kernels.generator.errors import (
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType, dumps
 from mirage_kernels.generator.partition.addressing import require_rows
-from mirage_kernels.generator.partition.groups import (
-    FEW,
-    Cuts,
-    Grouping,
-    Kind,
-)
+from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind
 from mirage_kernels.generator.partition.horizontal import launches_of
 from mirage_kernels.generator.partition.packed import packed_in
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name

@@ -27,8 +27,7 @@ _PLAIN = (Kind.ELEMENTWISE, Kind.SOURCE, Kind.OUTPUT)
 
 def is_one_pass(body: Graph) -> bool:
     """Say whether threads make all results of a block element by element, in the same order."""
-    kinds = (Kind.ELEMENTWISE, Kind.SOURCE, Kind.OUTPUT)
-    plain = all(OPS[n.op].kind in kinds for n in body.nodes)
+    plain = all(OPS[n.op].kind in _PLAIN for n in body.nodes)
     loop = body.space is not None and body.space.loop is not None
     return plain and not loop and alike_results(body)
 
