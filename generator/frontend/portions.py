@@ -13,11 +13,18 @@ from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.dim_names import Dynamic, shared_dims, with_names
 from mirage_kernels.generator.frontend.export import applied, dtype_of, input_of
 from mirage_kernels.generator.frontend.masks import is_positional, shown
-from mirage_kernels.generator.frontend.merging import are_rows, gaps_of, lies_apart, merged
+from mirage_kernels.generator.frontend.merging import (
+    are_rows,
+    gaps_of,
+    lies_apart,
+    merged,
+    without_ones,
+)
 from mirage_kernels.generator.frontend.positional.lower import (
     InputDim,
     Layout,
     Lowered,
+    flat,
     lower,
     sizes_of,
 )
@@ -105,17 +112,24 @@ def traced(portion: Portion, dynamic: Dynamic) -> Traced:
     )
     rows = [portion.indexed.get(n) for n in (*portion.inputs, *portion.results)]
     gaps += [own.apart(x) for own, x in zip(rows, _layouts(renamed), strict=True) if own]
-    lowered = merged(renamed, named, {*chain(*gaps)})
+    apart = {*chain(*gaps)}
+    lowered = merged(without_ones(renamed, {*named, *apart, *_whole(renamed)}), named, apart)
     called = (*names, *(f"{RESULT}{i}" for i in range(len(portion.results))))
     indexed = indexed_of(zip(called, rows, _layouts(lowered), strict=True))
     wide = tuple(i for i, node in enumerate(portion.results) if node in portion.wide)
-    apart = strided or bool(indexed)
-    return Traced(lowered, names, tuple(dtypes), named, shapes, apart, indexed, wide)
+    strided = strided or bool(indexed)
+    return Traced(lowered, names, tuple(dtypes), named, shapes, strided, indexed, wide)
 
 
 def _layouts(lowered: Lowered) -> tuple[Layout, ...]:
     """Return how inputs, then results are laid out."""
     return (*lowered.inputs, *lowered.outputs)
+
+
+def _whole(lowered: Lowered) -> set[str]:
+    """Return the dims that tensors have in front, and all of a vector or matrix."""
+    every = [flat(x) for x in _layouts(lowered)]
+    return {d for x in every for d in (x if len(x) < 3 else x[:1])}
 
 
 def _inputs(portion: Portion, program: Program) -> tuple[Found, list[DType]]:

@@ -169,19 +169,26 @@ class Launch:
 
     def total(self, node: Node, team: Sequence[Found], place: Point) -> Array:
         """Return the sum or maximum over one team of blocks, for their common peak if there is."""
-        values = [found[node.args[0]] for found in team]
+        values, last = [found[node.args[0]] for found in team], node.args[-1]
         if node.op == "combine_rescaled":
-            peaks = [found[node.args[1]] for found in team]
-            if len({p.parts[0].shape for p in peaks}) > 1:
-                raise GraphError("blocks combine values with peaks of different shapes")
-            each = zip(*(p.parts for p in peaks), strict=True)
-            stacked = tuple(np.stack(same, axis=-1) for same in each)
-            seed = self.seed(f"common {node.args[1]}", place)
-            parts = self.arithmetic.peak(stacked, stacked[0].ndim - 1, seed)
-            common = replace(peaks[0], parts=parts, real=True)
+            peaks = [found[last] for found in team]
+            common = self.common(last, peaks, place)
             values = [self.rescaled(x, own, common) for x, own in zip(values, peaks, strict=True)]
+        elif node.op == "combine_max" and self.body.producers[last].op in ("peak", "last"):
+            common = self.common(last, values, place)
+            return self.arithmetic.made(node, common.dims, common.parts)
         total = reduce(partial(self.join_two, node), values)
         return self.arithmetic.made(node, total.dims, total.parts)
+
+    def common(self, name: str, peaks: Sequence[Array], place: Point) -> Array:
+        """Return the peak that a team of blocks has in common, the same one for all that ask."""
+        if len({p.parts[0].shape for p in peaks}) > 1:
+            raise GraphError("blocks combine values with peaks of different shapes")
+        each = zip(*(p.parts for p in peaks), strict=True)
+        stacked = tuple(np.stack(same, axis=-1) for same in each)
+        seed = self.seed(f"common {name}", place)
+        parts = self.arithmetic.peak(stacked, stacked[0].ndim - 1, seed)
+        return replace(peaks[0], parts=parts, real=True)
 
     def cut(self, full: Array, cuts: Sequence[str | None], point: Point) -> Array:
         """Return the tile of a tensor that an imap or omap gives the block at `point`."""

@@ -88,6 +88,7 @@ class _Rewrite:
     degrees: dict[str, Degree] = field(default_factory=dict)
     added: dict[tuple[str, ...], str] = field(default_factory=dict)
     raised: dict[tuple[str, str], str] = field(default_factory=dict)  # lower, higher peak: factor
+    split: dict[str, tuple[str, str]] = field(default_factory=dict)  # common peak: own peak, dim
 
     @cached_property
     def held(self) -> frozenset[str]:
@@ -180,23 +181,18 @@ class _Rewrite:
         self.degrees[node.name] = _plus(*(self.degrees[a] for a in args))
 
     def carry(self, node: Node) -> None:
-        """Sum across the loop, rescaled whenever the running peak rises, or over a split's blocks.
-
-        What the blocks sum is relative to their common peak.
-        """
+        """Sum across the loop, or over a split's blocks, relative to the largest of their peaks."""
         degree = self.degrees[node.args[0]]
-        if not degree:
+        if not degree or (node.op == "combine" and node.over in self.held):
             self.keep(node)
             return
         _require(list(degree.values()) == [1])
         (peak,) = degree
-        if node.op == "combine" and node.over in self.held:
-            self.builder.add(node)
-            self.degrees[node.name] = degree
-            return
-        after = f"{peak}_last" if node.op == "accum" else f"{peak} of all blocks"
-        if node.op == "accum" and after not in self.builder.types:
-            self.add("last", (peak,), after)
+        if node.op == "accum":
+            after = self.add("last", (peak,), f"{peak}_last")
+        else:
+            after = f"{peak}_of_all_blocks"
+            self.split[after] = (peak, node.over)
         self.builder.add(replace(node, op=f"{node.op}_rescaled", args=(node.args[0], peak)))
         self.degrees[node.name] = {after: 1}
 
@@ -215,7 +211,8 @@ class _Rewrite:
         if self.degrees[a] == self.degrees[b]:
             self.keep(node)
         elif all(tops):
-            _require({*tops} <= {*self.builder.types})
+            for top in tops:
+                self.combined(top)
             common = self.add("max", tuple(tops), f"larger_{tops[0]}")
             args = (self.under(x, top, common) for x, top in zip((a, b), tops, strict=True))
             self.keep(replace(node, args=tuple(args)))
@@ -232,6 +229,13 @@ class _Rewrite:
         if node.op == "const" and node.value > 0:
             return self.number(math.log(node.value))
         return node.args[0] if node.op == "exp" else ""
+
+    def combined(self, peak: str) -> None:
+        """Compute a peak, if it is one of all blocks of a split; raises where it is not known."""
+        if peak in self.split and peak not in self.builder.types:
+            own, dim = self.split[peak]
+            self.add("combine_max", (own,), peak, over=dim)
+        _require(peak in self.builder.types)
 
     def under(self, name: str, top: str, common: str) -> str:
         """Return a value relative to a peak that is at least its own, or its exponent."""
@@ -319,7 +323,7 @@ class _Rewrite:
         if node.op == "where" and self.is_zero(node.args[2]):
             return args[1]
         same = node.op in ("add", "sub") and args[0] == args[1]
-        if node.op in ("neg", "output") or same:
+        if node.op in ("neg", "output", "combine") or same:
             return args[0]
         _require(not any(args))
         return {}

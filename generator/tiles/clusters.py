@@ -46,7 +46,8 @@ def _nodes(body: Graph, left: Collection[int], *, becomes_loop: bool) -> Iterato
         if node.op in _CARRIED and not becomes_loop:
             same[node.out.name] = node.args[0]
         elif node.op in _CARRIED:
-            yield replace(node, op=_CARRIED[node.op], over="")
+            peak = body.producers[node.args[0]].op == "peak"
+            yield replace(node, op="last" if peak else _CARRIED[node.op], over="")
         elif node.cuts:
             gone = [cut for i, cut in enumerate(node.cuts) if i not in left and cut is not None]
             step = gone[0] if gone and becomes_loop else node.loop_cut

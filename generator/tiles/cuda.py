@@ -387,11 +387,11 @@ class KernelWriter:
     def _combine(self, s: Combine) -> None:
         w, p, f = self.writer, self.program, self.formulas
         to, tile = p.tiles[s.tile], p.tiles[s.value]
-        peak = next(iter(p.leaves(s.peak))) if s.peak else ""
         with self._each(to.dims):
             at = f.coordinates(to.dims, 1)
             mine = f"{s.value} + {f.in_tile(tile, at)}"
             made = f"general::combine<{'Max' if s.op == 'max' else 'Sum'}>({mine})"
-            if peak:
-                made = f"general::combine_rescaled({mine}, {peak} + {f.in_tile(p.tiles[peak], at)})"
+            if s.peak:
+                peak = f"{s.peak} + {f.in_tile(p.tiles[s.peak], at)}"
+                made = f"general::combine_rescaled({mine}, {peak})"
             w.line(f"{s.tile}[{f.in_tile(to, at)}] = {made};")

@@ -331,8 +331,7 @@ class _Run(Machine[Statement, None]):
         index = indices(tile.dims)
         values = self.of_cluster(s.value, index)
         if s.peak:
-            (peak,) = self.program.leaves(s.peak)
-            peaks = self.of_cluster(peak, index)
+            peaks = self.of_cluster(s.peak, index)
             with np.errstate(all="ignore"):
                 factors = np.exp(peaks - peaks.max(axis=0))
             values = np.where(factors == 0, 0.0, values * factors)

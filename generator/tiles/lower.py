@@ -104,7 +104,8 @@ class _Lowering:
             elif node.op in ACCUMS:
                 self.carry(node)
             elif node.op in COMBINES:
-                value, peak = (*node.args, "")[:2]
+                (value,), *peaks = map(self.leaves, node.args)
+                peak = peaks[0].pop() if peaks else ""
                 s = Combine((), (), node.name, value, peak, joined_by(node))
                 self.say(Phase.JOINED, s, node.args, node)
             elif node.op == "output":

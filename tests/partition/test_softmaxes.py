@@ -225,14 +225,16 @@ def test_a_sink_may_be_far_above_all_scores_and_far_below(
     run: Callable[..., Any], sink: float
 ) -> None:
     graph = found(run).record.graph
-    shapes = next(shapes for each, shapes, _ in ATTENTIONS if each is run)
-    given = {n: drawn(*s).double() for n, s in shapes.items()} | {
+    drawn_as = next(shapes for each, shapes, _ in ATTENTIONS if each is run)
+    given = {n: drawn(*s).double() for n, s in drawn_as.items()} | {
         "sinks": torch.full((8,), sink, dtype=torch.float64)
     }
-    inputs = [Array(n.out.type.names, (given[n.name].numpy(),)) for n in graph.inputs]
-    sizes = {d.name: d.size for n in graph.inputs for d in n.out.type.dims}
+    types = {n.name: n.out.type for n in graph.inputs}
+    shapes = {name: [d.size for d in type_.dims] for name, type_ in types.items()}
+    inputs = [Array(t.names, (given[n].numpy().reshape(shapes[n]),)) for n, t in types.items()]
+    sizes = {d.name: d.size for type_ in types.values() for d in type_.dims}
     with np.errstate(all="ignore"):
         (made,) = results(graph, inputs, array_reading(STORAGE, sizes))
-    order = graph.values[graph.outputs[0]].type.names
+    result = made.over(graph.values[graph.outputs[0]].type.names).parts[0]
     wanted = run(**given).float().numpy()
-    np.testing.assert_allclose(made.over(order).parts[0], wanted, atol=0.03)
+    np.testing.assert_allclose(result.reshape(wanted.shape), wanted, atol=0.03)

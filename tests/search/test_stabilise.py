@@ -34,6 +34,9 @@ from mirage_kernels.generator.search.sketch import Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import goal_of
 from mirage_kernels.generator.search.verify import LOG2_WANTED, Prover
+from mirage_kernels.generator.tiles.check import compare, shortened
+from mirage_kernels.generator.tiles.clusters import without_clusters
+from mirage_kernels.generator.tiles.lower import block_programs
 
 HUGE = 1e4  # e to this power is beyond float64
 SIZES = {"M": 3, "L": 11, "N": 2, "J": 5}
@@ -250,12 +253,21 @@ def sinks() -> list[Graph]:
     return [graph for graph in map(safe, found) if nodes(graph, "peak")]
 
 
-@pytest.mark.parametrize("name", ["plain", "looped", TWO_KERNELS])
+@pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("above", [-HUGE, 0, HUGE])
 def test_a_sink_may_be_far_above_scores_and_far_below(name: str, above: float) -> None:
+    wanted = run(SINK.spec(), 0, sink=np.full(3, above))
     graph = next(g for g in sinks() if form(g) == name)
-    found = run(graph, HUGE, sink=np.full(3, HUGE + above))
-    np.testing.assert_allclose(found, run(SINK.spec(), 0, sink=np.full(3, above)), rtol=1e-9)
+    for each in (graph, without_clusters(graph)):
+        found = run(each, HUGE, sink=np.full(3, HUGE + above))
+        np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_tile_program_adds_the_sink_to_the_sum_of_all_blocks(name: str) -> None:
+    graph = next(g for g in sinks() if form(g) == name)
+    short, sizes = shortened(retile(graph, {"L": 32, parts_of("L"): 64}))
+    compare(short, block_programs(short, 64, 3), sizes)
 
 
 def test_attention_with_a_sink_is_proved_and_not_without_it() -> None:
