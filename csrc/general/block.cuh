@@ -189,11 +189,45 @@ __device__ float combine(const float* mine) {
 __device__ inline float combine_rescaled(const float* mine, const float* peak) {
   const int blocks = cute::cluster_shape().x;
   float top = -INFINITY, sum = 0.0f;
-  for (int b = 0; b < blocks; ++b) top = fmaxf(top, of_block(peak, b));
-  for (int b = 0; b < blocks; ++b) {
-    sum += of_block(mine, b) * exp(of_block(peak, b) - top);
+#pragma unroll 1
+  for (int first = 0; first < blocks; first += kReadAtOnce) {
+    float read[kReadAtOnce], peaks[kReadAtOnce];
+#pragma unroll
+    for (int b = 0; b < kReadAtOnce; ++b) {
+      peaks[b] = first + b < blocks ? of_block(peak, first + b) : -INFINITY;
+      read[b] = first + b < blocks ? of_block(mine, first + b) : 0.0f;
+    }
+    const float before = top;
+#pragma unroll
+    for (int b = 0; b < kReadAtOnce; ++b) top = fmaxf(top, peaks[b]);
+    sum *= exp(before - top);
+#pragma unroll
+    for (int b = 0; b < kReadAtOnce; ++b) sum += read[b] * exp(peaks[b] - top);
   }
   return sum;
+}
+
+// do_one(i) for the share of kCount that this block of its cluster has: blocks take turns, kBeside
+// of them at a time.
+template <int kThreads, int kCount, int kBeside, class Do>
+__device__ void each_dealt(Do do_one) {
+  static_assert(kCount % kBeside == 0);
+  const int blocks = cute::cluster_shape().x, rank = cluster_rank();
+  for (int mine = thread_of<kThreads>();; mine += kThreads) {
+    const int i = (mine / kBeside * blocks + rank) * kBeside + mine % kBeside;
+    if (i >= kCount) break;
+    do_one(i);
+  }
+}
+
+// The same in two parts: take(i, taken), then use(i, taken).
+template <class Taken, int kThreads, int kCount, int kBeside, class Take, class Use>
+__device__ void each_taken_dealt(Take take, Use use) {
+  each_dealt<kThreads, kCount, kBeside>([&](int i) {
+    Taken taken;
+    take(i, taken);
+    use(i, taken);
+  });
 }
 
 }  // namespace mirage::general

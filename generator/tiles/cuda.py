@@ -32,6 +32,7 @@ from mirage_kernels.generator.tiles.program import (
 )
 from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
 from mirage_kernels.generator.tiles.rows import index_arguments, require_zeros
+from mirage_kernels.generator.tiles.shares import DEALT, dealt
 from mirage_kernels.generator.tiles.stores import in_passes, write_rows, write_stores
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
 
@@ -265,11 +266,13 @@ class KernelWriter:
             self.writer.line("cp_async_wait<0>();")
         return self.writer.line("__syncthreads();")
 
-    def _each(self, dims: Sequence[Dim], width: int = 1) -> AbstractContextManager[None]:
-        """Open a loop of all threads over the vectors of a tile."""
-        count = prod(d.size for d in dims) // width
-        head = f"each<{self.program.threads}, {count}>([&]([[maybe_unused]] int i) {{"
-        return self.writer.block(head, "});")
+    def _each(
+        self, dims: Sequence[Dim], width: int = 1, *, in_turns: bool = False
+    ) -> AbstractContextManager[None]:
+        """Open a loop of all threads over the vectors of a tile; of a cluster's, in turns."""
+        counts = f"{self.program.threads}, {prod(d.size for d in dims) // width}"
+        each = f"each_dealt<{counts}, {DEALT}>" if in_turns else f"each<{counts}>"
+        return self.writer.block(f"{each}([&]([[maybe_unused]] int i) {{", "});")
 
     @contextmanager
     def _vectors(self, tile: Tile, *values: str) -> Iterator[Place]:
@@ -387,7 +390,7 @@ class KernelWriter:
     def _combine(self, s: Combine) -> None:
         w, p, f = self.writer, self.program, self.formulas
         to, tile = p.tiles[s.tile], p.tiles[s.value]
-        with self._each(to.dims):
+        with self._each(to.dims, in_turns=bool(dealt(p, s))):
             at = f.coordinates(to.dims, 1)
             mine = f"{s.value} + {f.in_tile(tile, at)}"
             made = f"general::combine<{'Max' if s.op == 'max' else 'Sum'}>({mine})"

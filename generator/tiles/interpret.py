@@ -45,6 +45,7 @@ from mirage_kernels.generator.tiles.program import (
     Statement,
     Store,
 )
+from mirage_kernels.generator.tiles.shares import dealt, share
 from mirage_kernels.generator.tiles.vectors import WIDTHS
 
 
@@ -133,7 +134,8 @@ class _Run(Machine[Statement, None]):
 
     def joined(self, s: Statement) -> None:
         """Run a statement of those that the blocks of a cluster run together."""
-        of_all = isinstance(s, Store) and not self.program.is_held(s.output)
+        p = self.program
+        of_all = isinstance(s, Store) and not p.is_held(s.output) and not dealt(p, s)
         if not of_all or self.block is self.cluster[0]:  # it stores what all of them have
             self.perform([s], Phase.JOINED.value)
 
@@ -327,8 +329,9 @@ class _Run(Machine[Statement, None]):
         b.sums[s.fragment] = b.sums[s.fragment] + (left * right).sum(axis=-1)
 
     def combine(self, s: Combine) -> None:
-        tile = self.program.tiles[s.tile]
-        index = indices(tile.dims)
+        index, shape = self.mine(s, self.program.tiles[s.tile].dims)
+        if 0 in shape:
+            return
         values = self.of_cluster(s.value, index)
         if s.peak:
             peaks = self.of_cluster(s.peak, index)
@@ -337,6 +340,15 @@ class _Run(Machine[Statement, None]):
             values = np.where(factors == 0, 0.0, values * factors)
         joined = values.max(axis=0) if s.op == "max" else values.sum(axis=0)
         self.block.put(s.tile, index, joined)
+
+    def mine(self, s: Combine | Store, dims: Sequence[Dim]) -> tuple[Index, Sequence[int]]:
+        """Return the places that this block of the cluster makes a result at, and their shape."""
+        index, shape = indices(dims), [d.size for d in dims]
+        if not dealt(self.program, s):
+            return index, shape
+        rank = next(i for i, block in enumerate(self.cluster) if block is self.block)
+        own = share(shape, rank, len(self.cluster))
+        return {d: np.broadcast_to(x, shape)[own] for d, x in index.items()}, [own.sum()]
 
     def of_cluster(self, name: str, index: Index) -> Array:
         """Read a tile of every block of the cluster."""
@@ -349,12 +361,15 @@ class _Run(Machine[Statement, None]):
         type_ = p.type(output)
         have = {d.name for d in p.type(value).dims}
         dims = [self.extent_of([value], d.name) for d in type_.dims if d.name in have]
-        index = dict(indices(dims))
+        places, shape = self.mine(s, dims)
+        if 0 in shape:
+            return
+        index = dict(places)
         for d in type_.dims:
             if d.name not in have:  # the parts of a split
                 axis = next(a for a in p.space.reduced if parts_of(a.dim) == d.name)
                 index[d.name] = np.asarray(b.at[axis.name])
-        made = np.broadcast_to(self.formula(value, index), [d.size for d in dims])
+        made = np.broadcast_to(self.formula(value, index), shape)
         whole = {d: index[d] if d not in have else w for d, w in b.whole(output, index).items()}
         inside = b.tested(output, {d: x for d, x in index.items() if d in have})
         tensor = self.tensors[p.tensors[output]]

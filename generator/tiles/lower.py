@@ -43,6 +43,7 @@ from mirage_kernels.generator.tiles.program import (
     joined_by,
     reaches_beyond,
 )
+from mirage_kernels.generator.tiles.shares import as_results
 from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_parts
 
 MASK = DType.FP16  # of truth values in shared memory: 1 and 0
@@ -186,10 +187,12 @@ class _Lowering:
         return tuple(replace(d, size=-(-d.size // n) * n) for d, n in pairs)
 
     def tile(self, name: str, dims: Sequence[Dim] | None = None, dtype: DType | None = None) -> str:
-        """Give a value a tile."""
-        type_ = self.types[name]
-        staged = self.body.producers[name].op == "input" and self.body.producers[name].loop_cut
-        dims = self.rounded(type_.dims if dims is None else dims)
+        """Give a value a tile; of what tensor cores or blocks sum, as results have its dims."""
+        type_, node = self.types[name], self.body.producers[name]
+        staged = node.op == "input" and node.loop_cut
+        summed = name in self.fragments or node.op in COMBINES
+        own = as_results(self.body, type_.dims) if summed else type_.dims
+        dims = self.rounded(own if dims is None else dims)
         made = dtype or (MASK if type_.dtype is DType.BOOL else type_.dtype)
         self.tiles[name] = Tile(name, dims, made, self.stages if staged else 1)
         return name

@@ -18,6 +18,7 @@ from mirage_kernels.generator.tiles.program import (
     Store,
 )
 from mirage_kernels.generator.tiles.reductions import in_one_pass
+from mirage_kernels.generator.tiles.shares import DEALT, dealt
 from mirage_kernels.generator.tiles.vectors import WIDTHS, widest
 
 MOST = 8  # statements of a pass
@@ -30,6 +31,7 @@ class Pass:
     dims: tuple[Dim, ...]
     width: int
     of_one: bool  # block of a cluster, which stores for all
+    dealt: bool  # to the blocks of a cluster
 
     @staticmethod
     def of(f: Formulas, s: Store) -> Pass:
@@ -40,8 +42,9 @@ class Pass:
         beside = dims[-1].size if dims and type_.names[-1] == dims[-1].name else 1
         most = widest(p, [s.output], dims[-1].name if dims else "")
         most = min(VECTOR_BYTES // type_.dtype.bytes, most)
-        of_one = s in p.statements[Phase.JOINED] and not p.is_held(s.output)
-        return Pass(dims, next(x for x in WIDTHS if x <= most and beside % x == 0), of_one)
+        share = bool(dealt(p, s))
+        of_one = s in p.statements[Phase.JOINED] and not p.is_held(s.output) and not share
+        return Pass(dims, next(x for x in WIDTHS if x <= most and beside % x == 0), of_one, share)
 
 
 def in_passes(f: Formulas, said: Sequence[Statement]) -> Iterator[list[Statement]]:
@@ -123,17 +126,20 @@ def _taking(
     that an index says of results are among what is read.
     """
     w, p, width = f.writer, f.program, own.width
-    count = prod(d.size for d in own.dims) // width
+    counts = f"{p.threads}, {prod(d.size for d in own.dims) // width}"
+    counts += f", {DEALT // width}" if own.dealt else ""
+    kind = "_dealt" if own.dealt else ""
     read = dict.fromkeys(x for v in values for x in f.reads(v))
     rows = [s.output for s in stores if s.output in p.indexed]
     place = Place({}, own.dims, own.dims[-1].name if own.dims else "", width, [*read], rows)
     if not place.taken:
-        head = f"each<{p.threads}, {count}>([&]([[maybe_unused]] int i) {{"
+        head = f"each{kind}<{counts}>([&]([[maybe_unused]] int i) {{"
         with w.block(head, "});"):
             yield replace(place, at=f.coordinates(own.dims, width) | more, rows=())
         return
     with f.taking(place) as taken:
-        head = f"each_taken<{taken}, {p.threads}, {count}, {f.at_once(place)}>([&]"
+        more_at_once = "" if own.dealt else f", {f.at_once(place)}"
+        head = f"each_taken{kind}<{taken}, {counts}{more_at_once}>([&]"
         with w.block(f"{head}([[maybe_unused]] int i, Taken& taken) {{", "},"):
             f.take(replace(place, at=f.coordinates(own.dims, width) | more))
         with w.block("[&]([[maybe_unused]] int i, const Taken& taken) {", "});"):
