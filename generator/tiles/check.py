@@ -56,7 +56,7 @@ def shortened_programs(
     """Return a short muGraph, its programs, and extents: threads hold rows where long ones do."""
     short, sizes = shortened(graph)
     long = block_programs(graph, threads, stages, indexed)
-    made = (block_program(short, node, threads, stages) for node in short.blocks)
+    made = (block_program(short, node, threads, stages, vectors=True) for node in short.blocks)
     plain = [program.with_indices(indexed or {}) for program in made]
     pairs = zip(plain, long, strict=True)
     return short, [with_held_rows(own) if whole.held else own for own, whole in pairs], sizes

@@ -32,8 +32,7 @@ from mirage_kernels.generator.tiles.program import (
 )
 from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
 from mirage_kernels.generator.tiles.rows import index_arguments, require_zeros
-from mirage_kernels.generator.tiles.shares import DEALT, dealt
-from mirage_kernels.generator.tiles.stores import in_passes, write_rows, write_stores
+from mirage_kernels.generator.tiles.stores import in_passes, write_combine, write_rows, write_stores
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
 
 
@@ -246,7 +245,7 @@ class KernelWriter:
             Scale: self._scale,
             Contract: self._contract,
             Spill: self._spill,
-            Combine: self._combine,
+            Combine: lambda s: write_combine(self.formulas, s),
             Store: lambda *stores: write_stores(self.formulas, stores),
             Rows: lambda s: write_rows(self.formulas, s),
             Barrier: self._barrier,
@@ -266,13 +265,11 @@ class KernelWriter:
             self.writer.line("cp_async_wait<0>();")
         return self.writer.line("__syncthreads();")
 
-    def _each(
-        self, dims: Sequence[Dim], width: int = 1, *, in_turns: bool = False
-    ) -> AbstractContextManager[None]:
-        """Open a loop of all threads over the vectors of a tile; of a cluster's, in turns."""
-        counts = f"{self.program.threads}, {prod(d.size for d in dims) // width}"
-        each = f"each_dealt<{counts}, {DEALT}>" if in_turns else f"each<{counts}>"
-        return self.writer.block(f"{each}([&]([[maybe_unused]] int i) {{", "});")
+    def _each(self, dims: Sequence[Dim], width: int = 1) -> AbstractContextManager[None]:
+        """Open a loop of all threads over the vectors of a tile."""
+        count = prod(d.size for d in dims) // width
+        head = f"each<{self.program.threads}, {count}>([&]([[maybe_unused]] int i) {{"
+        return self.writer.block(head, "});")
 
     @contextmanager
     def _vectors(self, tile: Tile, *values: str) -> Iterator[Place]:
@@ -369,9 +366,11 @@ class KernelWriter:
 
     def _spill(self, s: Spill) -> None:
         tile = self.program.tiles[s.tile]
-        with self._elements(self.program.fragments[s.fragment]) as at:
+        fragment = self.program.fragments[s.fragment]
+        with self._elements(fragment) as at:
             place = self.formulas.in_tile(tile, at)
-            self.writer.line(f"{s.tile}[{place}] = {CTYPES[tile.dtype]}(sum);")
+            one = "" if fragment.columns else "if (column == 0) "
+            self.writer.line(f"{one}{s.tile}[{place}] = {CTYPES[tile.dtype]}(sum);")
 
     def _contract(self, s: Contract) -> None:
         w, p = self.writer, self.program
@@ -386,15 +385,3 @@ class KernelWriter:
                 operands += [f"{tile.name} + {start}", f"{layout(tile, lines, s.over, depth)}{{}}"]
             call = f"{f.name}_sums[batch].template add<{depth}, {flags}>"
             w.line(f"{call}({', '.join(operands)});")
-
-    def _combine(self, s: Combine) -> None:
-        w, p, f = self.writer, self.program, self.formulas
-        to, tile = p.tiles[s.tile], p.tiles[s.value]
-        with self._each(to.dims, in_turns=bool(dealt(p, s))):
-            at = f.coordinates(to.dims, 1)
-            mine = f"{s.value} + {f.in_tile(tile, at)}"
-            made = f"general::combine<{'Max' if s.op == 'max' else 'Sum'}>({mine})"
-            if s.peak:
-                peak = f"{s.peak} + {f.in_tile(p.tiles[s.peak], at)}"
-                made = f"general::combine_rescaled({mine}, {peak})"
-            w.line(f"{s.tile}[{f.in_tile(to, at)}] = {made};")

@@ -16,6 +16,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
 from mirage_kernels.generator.tiles.rows import behind_first_row, find_rows, row_of
+from mirage_kernels.generator.tiles.tensor_cores import COLUMNS
 from mirage_kernels.generator.tiles.vectors import at_once, has_uneven_rows, read_dims, widest
 
 CTYPES = {**TYPES, DType.INT32: "int", DType.BOOL: "bool"}
@@ -366,8 +367,11 @@ class Formulas:
 
 
 def layout(tile: Tile, lines: Sequence[Dim], over: str, depth: int) -> str:
-    """Return the CuTe layout of an operand: its lines flattened, and the contracted dim."""
-    shape = ", ".join(f"Int<{d.size}>" for d in lines[::-1])
-    strides = ", ".join(f"Int<{tile.strides[d.name]}>" for d in lines[::-1])
+    """Return the CuTe layout of an operand: its lines flattened, and the contracted dim.
+
+    A vector is all columns of the tensor cores' instruction.
+    """
+    of_lines = [(d.size, tile.strides[d.name]) for d in lines[::-1]] or [(COLUMNS, 0)]
+    shape, strides = (", ".join(f"Int<{n}>" for n in x) for x in zip(*of_lines, strict=True))
     inner = f"Stride<Stride<{strides}>, Int<{tile.strides[over]}>>"
     return f"Layout<Shape<Shape<{shape}>, Int<{depth}>>, {inner}>"

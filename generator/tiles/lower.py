@@ -18,7 +18,6 @@ from mirage_kernels.generator.ir import (
     ops_of_kind,
     phases_of,
 )
-from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES
 from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.tiles.barriers import with_barriers
@@ -44,21 +43,24 @@ from mirage_kernels.generator.tiles.program import (
     reaches_beyond,
 )
 from mirage_kernels.generator.tiles.shares import as_results
+from mirage_kernels.generator.tiles.tensor_cores import COLUMNS, DEPTH, ROWS, is_product, lines
 from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_parts
 
 MASK = DType.FP16  # of truth values in shared memory: 1 and 0
-ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the tensor cores' instruction
 RESCALE = "_rescale"  # behind the name of a running maximum: its factor
 OFTEN = 8  # times that a dear operation is computed again at most
 _REDUCTIONS = ("contract", *ops_of_kind(Kind.REDUCE, Kind.STABILISER))
 
 
-def block_program(graph: Graph, kernel: Node, threads: int, stages: int) -> BlockProgram:
+def block_program(
+    graph: Graph, kernel: Node, threads: int, stages: int, *, vectors: bool = False
+) -> BlockProgram:
     """Return the tile program of one block graph of a kernel graph.
 
-    Raises PlanError for what no block can do: a sum that meets no carry, tiles beyond reason.
+    With `vectors`, tensor cores make products with these too. Raises PlanError for what no block
+    can do: a sum that meets no carry, tiles beyond reason.
     """
-    return _Lowering(graph, kernel, threads, stages).program()
+    return _Lowering(graph, kernel, threads, stages, vectors=vectors).program()
 
 
 def block_programs(
@@ -68,14 +70,16 @@ def block_programs(
 
     Some tensors may be `indexed`. Threads hold rows where these are short.
     """
-    plain = (block_program(graph, node, threads, stages) for node in graph.blocks)
+    plain = (block_program(graph, node, threads, stages, vectors=True) for node in graph.blocks)
     return tuple(with_held_rows(p.with_indices(indexed or {})) for p in plain)
 
 
 class _Lowering:
     """One block graph on its way to statements."""
 
-    def __init__(self, graph: Graph, kernel: Node, threads: int, stages: int) -> None:
+    def __init__(
+        self, graph: Graph, kernel: Node, threads: int, stages: int, *, vectors: bool
+    ) -> None:
         assert kernel.body is not None
         assert kernel.body.space is not None
         self.graph, self.threads = graph, threads
@@ -94,7 +98,8 @@ class _Lowering:
         self.tiles: dict[str, Tile] = {}
         self.fragments: dict[str, Fragment] = {}
         self.said: dict[Phase, list[Statement]] = {phase: [] for phase in Phase}
-        self.products = [n for n in self.body.of("contract") if self.is_product(n)]
+        found = self.body.of("contract")
+        self.products = [n for n in found if is_product(self.body, n, vectors=vectors)]
         self.multiples = self.rounding()
 
     def program(self) -> BlockProgram:
@@ -150,36 +155,19 @@ class _Lowering:
             found[node.name] = made
         return found
 
-    def is_product(self, node: Node) -> bool:
-        """Say whether tensor cores take a product: operands are narrow, each with its lines."""
-        a, b = (self.types[x] for x in node.args)
-        free = [set(a.names) - {*b.names}, set(b.names) - {*a.names}]
-        narrow = a.dtype in STORAGE_DTYPES and b.dtype is a.dtype
-        return narrow and all(free) and a.dim(node.over).size >= COLUMNS
-
     def rounding(self) -> dict[str, int]:
         """Return what the extents of dims are rounded up to in tiles."""
         found: dict[str, int] = {}
         for node in self.products:
-            rows, columns, _ = self.lines(node)
-            wanted = {node.over: DEPTH, rows[-1].name: ROWS, columns[-1].name: COLUMNS}
+            rows, columns, _ = lines(self.body, node)
+            wanted = {node.over: DEPTH, rows[-1].name: ROWS}
+            wanted |= {d.name: COLUMNS for d in columns[-1:]}
             for dim, least in wanted.items():
                 found[dim] = max(found.get(dim, 1), least)
         for node in self.body.inputs:
             if row := uneven_row(node.out.type, self.extents):  # whole vectors of it are read
                 found[row] = max(found.get(row, 1), WIDTHS[0])
         return found
-
-    def lines(self, node: Node) -> tuple[tuple[Dim, ...], tuple[Dim, ...], bool]:
-        """Return the rows and the columns of a product, and whether its operands change places.
-
-        The side with more lines has the rows. Dims are in storage order, the contiguous one last.
-        """
-        a, b = (self.types[x].dims for x in node.args)
-        mine = tuple(d for d in a if d not in b)
-        other = tuple(d for d in b if d not in a)
-        turned = prod(d.size for d in other) > prod(d.size for d in mine)
-        return (other, mine, True) if turned else (mine, other, False)
 
     def rounded(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
         """Return dims as tiles have them."""
@@ -358,7 +346,7 @@ class _Lowering:
         return self.say(phase, s, node.args, into)
 
     def product(self, node: Node, into: Node, factor: str) -> None:
-        rows, columns, turned = self.lines(node)
+        rows, columns, turned = lines(self.body, node)
         a, b = node.args[::-1] if turned else node.args
         shared = {d.name for d in self.types[a].dims} & {d.name for d in self.types[b].dims}
         batch = tuple(d for d in self.types[a].dims if d.name in shared - {node.over})

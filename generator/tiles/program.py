@@ -26,6 +26,7 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.ir.ops import MAXIMA
 from mirage_kernels.generator.meaning.reals import LOWEST
+from mirage_kernels.generator.tiles.tensor_cores import COLUMNS
 
 VECTOR_BYTES = 16  # what a thread copies at once
 WARP = 32  # threads
@@ -84,7 +85,10 @@ class Tile:
 
 @dataclass(frozen=True)
 class Fragment:
-    """Sums of a product in registers: [batch, rows, columns], rows in 16s, columns in 8s."""
+    """Sums of a product in registers: [batch, rows, columns], rows in 16s, columns in 8s.
+
+    Without columns it is a vector: eight columns are alike.
+    """
 
     name: str
     batch: tuple[Dim, ...]
@@ -96,7 +100,7 @@ class Fragment:
     def extents(self) -> tuple[int, int, int]:
         """Extents of batch, rows and columns, each flattened."""
         batch, rows, columns = (prod(d.size for d in x) for x in self.groups)
-        return batch, rows, columns
+        return batch, rows, columns if self.columns else COLUMNS
 
     @property
     def groups(self) -> tuple[tuple[Dim, ...], ...]:

@@ -22,9 +22,8 @@ def dealt(program: BlockProgram, s: Combine | Store) -> str:
     """Return the tile that blocks deal out where a statement makes or stores it, else nothing."""
     said = program.statements[Phase.JOINED]
     if isinstance(s, Combine):
-        readers = [x for x in said if s.tile in x.reads]
-        is_stored = len(readers) == 1 and isinstance(readers[0], Store)
-        return s.tile if is_stored and dealt(program, readers[0]) == s.tile else ""
+        stores = [x for x in said if isinstance(x, Store) and s.tile in x.reads]
+        return s.tile if any(dealt(program, x) == s.tile for x in stores) else ""
     if s not in said or program.is_held(s.output):
         return ""
     names = [d for d in program.type(s.output).names if d in program.type(s.value).names]
@@ -43,4 +42,5 @@ def as_results(body: Graph, dims: Sequence[Dim]) -> tuple[Dim, ...]:
 
 def share(shape: Sequence[int], block: int, blocks: int) -> npt.NDArray[np.bool_]:
     """Say which elements of a dealt tile, its last dim the fastest, are a block's share."""
-    return np.arange(prod(shape)).reshape(shape) // DEALT % blocks == block
+    places = np.arange(prod(shape)).reshape(shape)
+    return np.asarray(places // DEALT % blocks == block)

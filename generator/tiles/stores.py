@@ -12,6 +12,7 @@ from mirage_kernels.generator.tiles.formulas import Formulas, Place
 from mirage_kernels.generator.tiles.program import (
     VECTOR_BYTES,
     WARP,
+    Combine,
     Reduce,
     Rows,
     Statement,
@@ -79,6 +80,22 @@ def write_stores(f: Formulas, stores: Sequence[Store]) -> None:
         f.writer.line("if (cluster_rank() == 0)")
     with _taking(f, own, stores, [s.value for s in stores], parts) as place:
         _write_all(f, stores, place)
+
+
+def write_combine(f: Formulas, s: Combine) -> None:
+    """Write what a block of a cluster makes of their tiles: all of it, or what is dealt to it."""
+    w, p = f.writer, f.program
+    to, tile = p.tiles[s.tile], p.tiles[s.value]
+    counts = f"{p.threads}, {prod(d.size for d in to.dims)}"
+    each = f"each_dealt<{counts}, {DEALT}>" if dealt(p, s) else f"each<{counts}>"
+    with w.block(f"{each}([&]([[maybe_unused]] int i) {{", "});"):
+        at = f.coordinates(to.dims, 1)
+        mine = f"{s.value} + {f.in_tile(tile, at)}"
+        made = f"general::combine<{'Max' if s.op == 'max' else 'Sum'}>({mine})"
+        if s.peak:
+            peak = f"{s.peak} + {f.in_tile(p.tiles[s.peak], at)}"
+            made = f"general::combine_rescaled({mine}, {peak})"
+        w.line(f"{s.tile}[{f.in_tile(to, at)}] = {made};")
 
 
 def write_rows(f: Formulas, s: Rows) -> None:

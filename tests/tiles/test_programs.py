@@ -163,9 +163,7 @@ def test_what_many_results_share_is_computed_once() -> None:
     assert filled[Phase.BEFORE] == ["mul"]  # queries times the scale: no step changes them
     assert filled[Phase.LOOP] == ["exp"]
     text = "\n".join(KernelWriter(program, "attention", DType.BF16).text())
-    assert re.search(
-        r"reduce<Nothing, Sum, 64, \d+, \d+, 8, true, 4>", text
-    )  # values, 8 columns a thread
+    assert text.count("template add<") == 2  # tensor cores multiply vectors: queries, weights
 
 
 def row_norm(columns: int) -> tuple[BlockProgram, str]:

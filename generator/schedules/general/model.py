@@ -22,6 +22,7 @@ from mirage_kernels.generator.tiles.program import (
     Barrier,
     BlockProgram,
 )
+from mirage_kernels.generator.tiles.tensor_cores import COLUMNS
 from mirage_kernels.generator.tiles.vectors import (
     WIDTHS,
     at_once,
@@ -127,6 +128,8 @@ def _kernel(
     products, operations = together * work.flops / steps, together * work.operations / steps
     if not made.fragments:  # threads multiply
         products, operations = 0.0, operations + MULTIPLY_ADD * products / 2
+    elif all(not f.columns for f in made.fragments.values()):
+        products *= COLUMNS  # of which one counts
     computing = products * on.multiprocessors / on.tensor_flops_per_us / PRODUCTS
     issued = together * reads.issued / WARP + PRODUCT * products / MMA_FLOPS
     issued += operations / WARP
