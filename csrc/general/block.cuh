@@ -48,6 +48,25 @@ __device__ void load_vector(T* to, const T* from, int64_t stride, int left) {
     load_elements<kWidth, false>(to, from, stride, left);
 }
 
+// kRows rows of kVectors vectors each to shared memory, kPitch elements apart; `stride` apart in
+// the tensor, where at(row, column) says what there is from a place of a row on.
+template <bool kAligned, int kThreads, int kVectors, int kRows, int kPitch, class T, class At>
+__device__ void load_rows(T* to, int64_t stride, At at) {
+  constexpr int kWidth = 16 / sizeof(T), kAtOnce = kThreads / kVectors;
+  const int thread = thread_of<kThreads>(), row = thread / kVectors;
+  const int column = thread % kVectors * kWidth;
+  const int64_t hop = along<kAligned>(kAtOnce, stride);
+  const T* from = at(row, column).from;
+  to += row * kPitch + column;
+#pragma unroll
+  for (int base = 0; base < kRows; base += kAtOnce) {
+    if (kRows % kAtOnce != 0 && base + row >= kRows) break;
+    const Row<T> own = at(base + row, column);
+    load_vector<kWidth, kAligned>(to + base * kPitch, from, own.stride, own.left);
+    from += hop;
+  }
+}
+
 // -- products on tensor cores ------------------------------------------------------------------
 
 __device__ inline void mma(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],

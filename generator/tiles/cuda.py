@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Dim, DType, Phase
 from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place, constant, layout
+from mirage_kernels.generator.tiles.loads import vector_of, write_load
 from mirage_kernels.generator.tiles.program import (
-    VECTOR_BYTES,
     Add,
     Arrive,
     Barrier,
@@ -31,9 +30,9 @@ from mirage_kernels.generator.tiles.program import (
     Tile,
 )
 from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
-from mirage_kernels.generator.tiles.rows import index_arguments, require_zeros
+from mirage_kernels.generator.tiles.rows import index_arguments
 from mirage_kernels.generator.tiles.stores import in_passes, write_combine, write_rows, write_stores
-from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
+from mirage_kernels.generator.tiles.vectors import is_shifted
 
 
 class KernelWriter:
@@ -272,49 +271,17 @@ class KernelWriter:
         return self.writer.block(head, "});")
 
     @contextmanager
-    def _vectors(self, tile: Tile, *values: str) -> Iterator[Place]:
+    def _vectors(self, tile: Tile) -> Iterator[Place]:
         """Open a loop of all threads over a tile and yield the place of a vector."""
-        width = 1
-        if tile.dims:
-            most = widest(self.program, values, tile.dims[-1].name)
-            most = min(VECTOR_BYTES // tile.dtype.bytes, most)
-            if not values:  # nothing of a tensor: all threads share the elements
-                most = min(most, max(1, prod(d.size for d in tile.dims) // self.program.threads))
-            width = next(w for w in WIDTHS if w <= most and tile.dims[-1].size % w == 0)
+        width = vector_of(self.program, tile)
         with self._each(tile.dims, width):
             at = self.formulas.coordinates(tile.dims, width)
             yield Place(at, tile.dims, tile.dims[-1].name if tile.dims else "", width)
 
     def _load(self, s: Load) -> None:
-        f, tile = self.formulas, self.program.tiles[s.value]
-        name = f"({self._stage(tile)})" if s.value in self.staged else s.value
-        require_zeros(self.program, s.value)
-        if is_shifted(self.program, s.value):
-            return self._load_uneven(s, name)
-        with self._vectors(tile, s.value) as place:
-            beside = f.in_tensor(s.value, place, "const auto* from")
-            to = f"{name} + {f.in_tile(tile, place.at)}"
-            alike = tile.dtype is self.program.type(s.value).dtype
-            whole = alike and place.width * tile.dtype.bytes == VECTOR_BYTES
-            load = "load_vector" if whole else "load_elements"
-            self.writer.line(f"{load}<{place.width}, {beside}>({to}, from, stride, left);")
-        return None
-
-    def _load_uneven(self, s: Load, name: str) -> None:
-        """Write a load of rows that begin anywhere: threads read several vectors, then put them."""
-        w, f, tile = self.writer, self.formulas, self.program.tiles[s.value]
-        ctype, width = CTYPES[self.program.type(s.value).dtype], tile_width(self.program, s.value)
-        taken, place = f"Uneven<{ctype}, {width}>", Place({}, tile.dims, tile.dims[-1].name, width)
-        together = max(1, at_once(VECTOR_BYTES) // 2)  # words are twice the registers
-        counts = f"{prod(d.size for d in tile.dims) // width}, {together}"
-        index = "[[maybe_unused]] int i"
-        head = f"each_taken<{taken}, {self.program.threads}, {counts}>("
-        with w.block(f"{head}[&]({index}, {taken}& taken) {{", "},"):
-            here = replace(place, at=f.coordinates(tile.dims, width))
-            w.line(f"taken = {f.read(s.value, here)};")
-        with w.block(f"[&]({index}, const {taken}& taken) {{", "});"):
-            to = f"{name} + {f.in_tile(tile, f.coordinates(tile.dims, width))}"
-            w.line(f"*reinterpret_cast<Vector<{ctype}, {width}>*>({to}) = shifted(taken);")
+        tile = self.program.tiles[s.value]
+        to = f"({self._stage(tile)})" if s.value in self.staged else s.value
+        write_load(self.formulas, s, to)
 
     def _fill(self, s: Fill) -> None:
         w, f, tile = self.writer, self.formulas, self.program.tiles[s.value]
