@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 LETS_NEXT_START, AFTER_WAIT = "lets_next_start", "after_wait"  # of a kernel's signature
 _VIEWS = """
-slice.Tensor select.int transpose.int permute.default t.default unsqueeze.default expand.default
-view.default
+slice.Tensor select.int transpose.int permute.default t.default mT.default unsqueeze.default
+expand.default view.default
 """
 VIEWS = frozenset(f"aten.{name}" for name in _VIEWS.split())  # in which nothing is copied
 WRITING = ("_", "batch_norm", "instance_norm")  # what operators end in: copy_, running statistics

@@ -74,6 +74,62 @@ def gated_attention(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
     return torch.einsum("hl,hld->hd", torch.softmax(scores, dim=-1), v) * torch.sigmoid(gate)
 
 
+SEQUENCES, TOKENS = 4, 4  # of speculative decoding, with the heads of gpt-oss where it has sinks
+OSS_HEADS, OSS_DIM = 64, 64
+
+
+def _scores(q: Tensor, k: Tensor) -> Tensor:
+    return q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT * q.shape[-1] ** -0.5
+
+
+def _weights_beside(scores: Tensor, sinks: Tensor) -> Tensor:
+    rest = sinks.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[-2], -1)
+    both = torch.cat([scores, rest], dim=-1).float()
+    return torch.softmax(both, dim=-1).to(scores.dtype)[..., :-1]
+
+
+@program(
+    "serving/attention_with_mask",
+    rows=(4096,),
+    q=(SEQUENCES, HEADS, TOKENS, DIM),
+    k=(SEQUENCES, KV_HEADS, "M", DIM),
+    v=(SEQUENCES, KV_HEADS, "M", DIM),
+    mask=(SEQUENCES, 1, TOKENS, "M"),
+)
+def attention_with_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    weights = torch.softmax((_scores(q, k) + mask).float(), dim=-1).to(q.dtype)
+    return weights @ v.repeat_interleave(HEADS // KV_HEADS, 1)
+
+
+@program(
+    "serving/attention_with_sinks",
+    rows=(4096,),
+    q=(SEQUENCES, OSS_HEADS, 1, OSS_DIM),
+    k=(SEQUENCES, KV_HEADS, "M", OSS_DIM),
+    v=(SEQUENCES, KV_HEADS, "M", OSS_DIM),
+    sinks=(OSS_HEADS,),
+)
+def attention_with_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    weights = _weights_beside(_scores(q, k), sinks)
+    return weights @ v.repeat_interleave(OSS_HEADS // KV_HEADS, 1)
+
+
+@program(
+    "serving/attention_with_sinks_and_mask",
+    rows=(4096,),
+    q=(SEQUENCES, OSS_HEADS, TOKENS, OSS_DIM),
+    k=(SEQUENCES, KV_HEADS, "M", OSS_DIM),
+    v=(SEQUENCES, KV_HEADS, "M", OSS_DIM),
+    mask=(SEQUENCES, 1, TOKENS, "M"),
+    sinks=(OSS_HEADS,),
+)
+def attention_with_sinks_and_mask(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor
+) -> Tensor:
+    weights = _weights_beside(_scores(q, k) + mask, sinks)
+    return weights @ v.repeat_interleave(OSS_HEADS // KV_HEADS, 1)
+
+
 @program(
     "serving/retention",
     rows=ROWS,

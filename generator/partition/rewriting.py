@@ -31,7 +31,8 @@ from mirage_kernels.generator.partition.editing import Node, added, is_op, subst
 
 CASTS = frozenset(("to", "_to_copy"))
 _SEEN = """
-view reshape _unsafe_view unflatten flatten permute transpose unsqueeze squeeze select slice
+view reshape _unsafe_view unflatten flatten permute transpose swapaxes swapdims mT mH adjoint
+unsqueeze squeeze select slice
 """
 POOLS = tuple(f"adaptive_avg_pool{n}d" for n in (1, 2, 3))
 SEEN = frozenset(_SEEN.split())  # views of one tensor

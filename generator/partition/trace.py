@@ -43,8 +43,9 @@ RETURNED = "a program returns a tensor or a tuple of tensors, beside what it wri
 MOST_CONSTANT = 2**16  # elements of a tensor that a program's document has
 STEP = 7  # the second trace's first dynamic extent is longer by it, the next by twice as much
 _VIEWS = """
-view reshape _unsafe_view permute transpose t numpy_T squeeze unsqueeze expand expand_as flatten
-unflatten alias detach slice select narrow split chunk getitem view_as_real
+view reshape _unsafe_view permute transpose swapaxes swapdims t numpy_T mT mH adjoint squeeze
+unsqueeze expand expand_as flatten unflatten alias detach slice select narrow split chunk getitem
+view_as_real
 """
 VIEWS = frozenset(_VIEWS.split())
 

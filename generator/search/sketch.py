@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from mirage_kernels.generator.ir import DType, parts_of
 
-GRID_AXES = ("x", "y", "z", "u", "v")
+GRID_AXES = ("x", "y", "z", "u", "v", "w")
 
 # How a value has a dim: whole, cut by a grid axis, by the loop, by both, or as one block's part of
 # a sum over it (then the name is that of the parts dim).

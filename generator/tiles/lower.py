@@ -43,7 +43,7 @@ from mirage_kernels.generator.tiles.program import (
     reaches_beyond,
 )
 from mirage_kernels.generator.tiles.shares import as_results
-from mirage_kernels.generator.tiles.tensor_cores import COLUMNS, DEPTH, ROWS, is_product, lines
+from mirage_kernels.generator.tiles.tensor_cores import COLUMNS, ROWS, is_product, lines, multiples
 from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_parts
 
 MASK = DType.FP16  # of truth values in shared memory: 1 and 0
@@ -159,10 +159,7 @@ class _Lowering:
         """Return what the extents of dims are rounded up to in tiles."""
         found: dict[str, int] = {}
         for node in self.products:
-            rows, columns, _ = lines(self.body, node)
-            wanted = {node.over: DEPTH, rows[-1].name: ROWS}
-            wanted |= {d.name: COLUMNS for d in columns[-1:]}
-            for dim, least in wanted.items():
+            for dim, least in multiples(self.body, node).items():
                 found[dim] = max(found.get(dim, 1), least)
         for node in self.body.inputs:
             if row := uneven_row(node.out.type, self.extents):  # whole vectors of it are read

@@ -82,6 +82,20 @@ def test_dims_that_a_result_turns_round_stay_apart() -> None:
     spec_of(recipe)
 
 
+TURNED = {
+    "mT": lambda x: x.mT,
+    "mH": lambda x: x.mH,
+    "adjoint": lambda x: x.adjoint(),
+    "swapaxes": lambda x: x.swapaxes(0, -1),
+    "swapdims": lambda x: x.swapdims(-1, 0),
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_a_matrix_is_turned_by_any_name(name: str) -> None:
+    spec_of(from_torch(lambda x, y: TURNED[name](x) * 2 + y.t(), {"x": X, "y": X}, name="turned"))
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_composition_computes_what_pytorch_computes(name: str) -> None:
     spec_of(from_torch(lambda x, y: LOSSES[name](x, y), {"x": X, "y": X}, name="loss"))
