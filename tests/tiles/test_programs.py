@@ -124,6 +124,24 @@ def of_few_queries() -> Graph:
     return generate(request, jobs=1, progress=lambda event: None).record.graph
 
 
+def test_query_rows_of_several_dims_are_rounded_up_together() -> None:
+    def attention(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        scores = torch.einsum("htgd,hld->htgl", q * 0.25, k) + bias[:, None]
+        return torch.einsum("htgl,hld->htgd", torch.softmax(scores, dim=-1), v)
+
+    shapes = {"q": (2, 4, 4, 32), "k": (2, 64, 32), "v": (2, 64, 32), "bias": (4, 64)}
+    given = {n: torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in shapes.items()}
+    recipe = from_torch(
+        attention, given, dynamic={n: {shapes[n].index(64): "L"} for n in ("k", "v", "bias")}
+    )
+    request = Request(recipe, recipe.shapes[0], DType.BF16)
+    graph = generate(request, jobs=1, progress=lambda event: None).record.graph
+    (program,) = block_programs(graph, threads=64, stages=2)
+    assert max(f.extents[2] for f in program.fragments.values()) <= 16  # not 8 of 4, by 8 of 4
+
+
 def test_reads_in_place_end_with_the_tensor_where_tiles_are_rounded_up() -> None:
     (program,) = block_programs(of_few_queries(), threads=64, stages=2)
     scaled = next(s.value for s in program.statements[Phase.BEFORE] if isinstance(s, Fill))
