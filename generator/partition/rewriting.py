@@ -9,6 +9,8 @@
     ones_like(x), x.new_ones(n)           ->  full(n, 1), which takes no tensor
     torch.tensor(2.0)                     ->  full([], 2.0)
     einsum("...i,i", x, y)                ->  einsum("abi,i->ab", x, y)
+    einsum("ab,bc,cd->ad", x, y, z)       ->  einsum("ac,cd->ad", einsum("ab,bc->ac", x, y), z)
+    einsum("abc->ca", x)                  ->  permute(sum(x, 1))
     glu(x)                                ->  x[:h] * sigmoid(x[h:])
     adaptive_avg_pool2d(x, 1)             ->  mean(x, [-2, -1])
     repeat(x, n, 1)                       ->  flatten(expand(unsqueeze(x, 0)), 0, 1)
@@ -61,6 +63,7 @@ def rewritten(graph: Any) -> None:
     for node in [n for n in graph.nodes if is_op(n, "einsum")]:
         ranks = [x.meta["val"].dim() for x in node.args[1]]
         node.args = (spelled_out(node.args[0], ranks), *node.args[1:])
+        _in_pairs(graph, node)
     complexes = _Complexes(graph)
     for node in [n for n in graph.nodes if is_op(n, "view_as_real", "real", "imag")]:
         complexes.as_real(node)
@@ -197,6 +200,37 @@ def spelled_out(equation: str, ranks: Sequence[int]) -> str:
     once = sorted(c for c in {*given} - {*",."} if given.count(c) == 1)
     result = result.replace("...", longest) if arrow else longest + "".join(once)
     return f"{','.join(operands)}->{result}"
+
+
+def _in_pairs(graph: Any, node: Node) -> None:
+    """Write an einsum as products of two operands, the first two first, as PyTorch does.
+
+    What one operand alone has and the result has not is summed up before. An equation with a letter
+    twice in one operand stays as it is.
+    """
+    import torch
+
+    aten = torch.ops.aten
+    given, _, result = node.args[0].partition("->")
+    names, operands = given.split(","), [*node.args[1]]
+    if any(len({*x}) < len(x) for x in (*names, result)):
+        return
+    for i, own in enumerate(names):
+        others = {*result}.union(*(x for j, x in enumerate(names) if j != i))
+        if dims := [k for k, letter in enumerate(own) if letter not in others]:
+            operands[i] = added(graph, node, aten.sum.dim_IntList, (operands[i], dims))
+            names[i] = "".join(letter for letter in own if letter in others)
+    while len(names) > 2:
+        later = {*result}.union(*names[2:])
+        made = "".join(dict.fromkeys(x for x in names[0] + names[1] if x in later))
+        equation = f"{names[0]},{names[1]}->{made}"
+        product = added(graph, node, aten.einsum.default, (equation, operands[:2]))
+        names, operands = [made, *names[2:]], [product, *operands[2:]]
+    if len(names) == 1:
+        order = [names[0].index(letter) for letter in result]
+        substitute(graph, node, added(graph, node, aten.permute.default, (operands[0], order)))
+    elif len(operands) < len(node.args[1]) or operands != [*node.args[1]]:
+        node.args = (f"{','.join(names)}->{result}", operands)
 
 
 def _without_glu(graph: Any) -> None:

@@ -102,6 +102,29 @@ def test_a_sum_of_batched_products_is_a_product() -> None:
 
 
 @pytest.mark.parametrize(
+    ("equation", "shapes", "kernels"),
+    [
+        ("bld,bde,bl->ble", [(6, 8, 16), (6, 16, 24), (6, 8)], True),
+        ("ab,cb,cd->ad", [(8, 16), (24, 16), (24, 32)], True),
+        ("...ab,...bc,...c", [(6, 8, 16), (6, 16, 24), (6, 24)], True),
+        ("bld,bde->be", [(6, 8, 16), (6, 16, 24)], True),  # l is in one operand alone
+        ("bld->db", [(6, 8, 16)], True),
+        ("bll->bl", [(6, 8, 8)], False),  # a diagonal
+    ],
+)
+def test_products_of_any_number_of_operands_are_kernels(
+    equation: str, shapes: list[tuple[int, ...]], *, kernels: bool
+) -> None:
+    def run(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return torch.tanh(torch.einsum(equation, *[x, y, z][: len(shapes)]))
+
+    given = dict(zip("xyz", [*shapes, (1,), (1,)], strict=False))
+    program = cut(run, [], **given)
+    assert kernels == (not any(text.startswith("[") for text in ways(program)[0]))
+    require_same(program, run, **{n: drawn(*s) for n, s in given.items()})
+
+
+@pytest.mark.parametrize(
     ("equation", "ranks", "explicit"),
     [
         ("ij, jk -> ik", (2, 2), "ij,jk->ik"),
@@ -118,11 +141,11 @@ def test_equations_are_spelled_out(equation: str, ranks: tuple[int, ...], explic
 
 
 def test_attention_whose_second_product_has_no_form_is_cut() -> None:
-    def run(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         weights = torch.softmax(torch.einsum("hd,hld->hl", q, k), -1)
-        return torch.einsum("hl,hld,d->hd", weights, v, g)
+        return torch.einsum("hl,hldd->hd", weights, v)
 
-    shapes = {"q": (4, 16), "k": (4, 24, 16), "v": (4, 24, 16), "g": (16,)}
+    shapes = {"q": (4, 16), "k": (4, 24, 16), "v": (4, 24, 16, 16)}
     program = cut(run, [], **shapes)
     assert ways(program)[0][-1] == "[einsum]"
     require_same(program, run, **{n: drawn(*s) for n, s in shapes.items()})
