@@ -164,8 +164,8 @@ def _program(
     program = partitioned(function, dtype, arguments.arch, make)
     for line in (f"{program.name} {dtype.value}", *program.lines()):
         terminal.line(line)
-    for reason in dict.fromkeys(program.reasons.values()):
-        terminal.line(f"  no kernel: {reason}")
+    for line in dict.fromkeys(program.reason_lines()):
+        terminal.line(line)
     return program, kernels
 
 

@@ -33,7 +33,7 @@ from mirage_kernels.generator.partition.products import (
     products_of,
     require_one_type,
 )
-from mirage_kernels.generator.partition.reductions import reduces
+from mirage_kernels.generator.partition.reductions import nested_exp, reduces
 from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Function, Node, Trace, base_of, is_view
 from mirage_kernels.generator.pipeline import Result
@@ -126,6 +126,12 @@ class Program:
                 elif part.runs:
                     reason = part.trace.refused.get(part.nodes[0], "")
                     yield f"  PyTorch: {ops}{reason and f': {reason}'}"
+
+    def reason_lines(self) -> Iterator[str]:
+        """Say why parts have no kernel, or are of several."""
+        left = {n.name for w in self.ways for p in w.parts if p.kind is Kind.CALL for n in p.nodes}
+        for nodes, reason in self.reasons.items():
+            yield f"  {'no kernel' if nodes & left else 'several kernels'}: {reason}"
 
 
 def bytes_of(tensor: torch.Tensor) -> dict[str, str]:
@@ -298,6 +304,8 @@ def _cut_otherwise(part: Part, cuts: Cuts) -> None:
         cuts.first.add(sums[-1])
     elif sums and (behind := [*_behind_results(part)]) and behind[0] not in cuts.first:
         cuts.first.add(behind[0])
+    elif (nested := nested_exp(part.trace, part.computing)) and nested not in cuts.first:
+        cuts.first.add(nested)
     else:
         cuts.calls.update(part.computing)
 

@@ -8,7 +8,11 @@ from cutting import cut, drawn, require_same, ways
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.rewriting import spelled_out
+from mirage_kernels.generator.pipeline import Result, generate
+from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.request import Request
 
 
 def test_keys_repeated_for_the_heads_of_a_group_are_read_in_attention_s_kernel() -> None:
@@ -138,6 +142,21 @@ def test_equations_are_spelled_out(equation: str, ranks: tuple[int, ...], explic
     assert spelled_out(equation, ranks) == explicit
     a, b = (torch.rand((3,) * rank) for rank in ranks)
     torch.testing.assert_close(torch.einsum(equation, a, b), torch.einsum(explicit, a, b))
+
+
+def test_an_exp_of_another_one_begins_a_kernel() -> None:
+    def run(w: Tensor, s: Tensor) -> Tensor:
+        return s * torch.exp(-torch.exp(w))[:, None] + torch.softmax(torch.softmax(s, -1), -1)
+
+    def make(recipe: Recipe) -> Result:
+        request = Request(recipe, recipe.shapes[0], DType.BF16)
+        return generate(request, jobs=1, progress=lambda event: None)
+
+    program = cut(run, [], make, w=(8,), s=(8, 64))
+    assert not any(text.startswith("[") for text in ways(program)[0])
+    (line,) = {*program.reason_lines()}
+    assert line.startswith("  several kernels: exp of a value that depends on another exp")
+    require_same(program, run, w=drawn(8), s=drawn(8, 64))
 
 
 def test_attention_whose_second_product_has_no_form_is_cut() -> None:
