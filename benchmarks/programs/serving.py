@@ -82,6 +82,15 @@ def _scores(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT * q.shape[-1] ** -0.5
 
 
+def _weighted(weights: Tensor, v: Tensor) -> Tensor:
+    return weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
+
+
+def _queries_and_cache(heads: int, tokens: int, dim: int) -> dict[str, tuple[Size, ...]]:
+    cache: tuple[Size, ...] = (SEQUENCES, KV_HEADS, "M", dim)
+    return {"q": (SEQUENCES, heads, tokens, dim), "k": cache, "v": cache}
+
+
 def _weights_beside(scores: Tensor, sinks: Tensor) -> Tensor:
     rest = sinks.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[-2], -1)
     both = torch.cat([scores, rest], dim=-1).float()
@@ -91,43 +100,35 @@ def _weights_beside(scores: Tensor, sinks: Tensor) -> Tensor:
 @program(
     "serving/attention_with_mask",
     rows=(4096,),
-    q=(SEQUENCES, HEADS, TOKENS, DIM),
-    k=(SEQUENCES, KV_HEADS, "M", DIM),
-    v=(SEQUENCES, KV_HEADS, "M", DIM),
+    **_queries_and_cache(HEADS, TOKENS, DIM),
     mask=(SEQUENCES, 1, TOKENS, "M"),
 )
 def attention_with_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     weights = torch.softmax((_scores(q, k) + mask).float(), dim=-1).to(q.dtype)
-    return weights @ v.repeat_interleave(HEADS // KV_HEADS, 1)
+    return _weighted(weights, v)
 
 
 @program(
     "serving/attention_with_sinks",
     rows=(4096,),
-    q=(SEQUENCES, OSS_HEADS, 1, OSS_DIM),
-    k=(SEQUENCES, KV_HEADS, "M", OSS_DIM),
-    v=(SEQUENCES, KV_HEADS, "M", OSS_DIM),
+    **_queries_and_cache(OSS_HEADS, 1, OSS_DIM),
     sinks=(OSS_HEADS,),
 )
 def attention_with_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
-    weights = _weights_beside(_scores(q, k), sinks)
-    return weights @ v.repeat_interleave(OSS_HEADS // KV_HEADS, 1)
+    return _weighted(_weights_beside(_scores(q, k), sinks), v)
 
 
 @program(
     "serving/attention_with_sinks_and_mask",
     rows=(4096,),
-    q=(SEQUENCES, OSS_HEADS, TOKENS, OSS_DIM),
-    k=(SEQUENCES, KV_HEADS, "M", OSS_DIM),
-    v=(SEQUENCES, KV_HEADS, "M", OSS_DIM),
+    **_queries_and_cache(OSS_HEADS, TOKENS, OSS_DIM),
     mask=(SEQUENCES, 1, TOKENS, "M"),
     sinks=(OSS_HEADS,),
 )
 def attention_with_sinks_and_mask(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor
 ) -> Tensor:
-    weights = _weights_beside(_scores(q, k) + mask, sinks)
-    return weights @ v.repeat_interleave(OSS_HEADS // KV_HEADS, 1)
+    return _weighted(_weights_beside(_scores(q, k) + mask, sinks), v)
 
 
 @program(

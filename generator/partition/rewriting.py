@@ -229,7 +229,7 @@ def _in_pairs(graph: Any, node: Node) -> None:
     if len(names) == 1:
         order = [names[0].index(letter) for letter in result]
         substitute(graph, node, added(graph, node, aten.permute.default, (operands[0], order)))
-    elif len(operands) < len(node.args[1]) or operands != [*node.args[1]]:
+    elif operands != [*node.args[1]]:
         node.args = (f"{','.join(names)}->{result}", operands)
 
 

@@ -20,21 +20,14 @@ def is_product(body: Graph, node: Node, *, vectors: bool) -> bool:
     if a.dtype not in STORAGE_DTYPES or b.dtype is not a.dtype or a.dim(node.over).size < COLUMNS:
         return False
     rows, columns, turned = lines(body, node)
-    if columns or not vectors:
+    if columns or not (rows and vectors):
         return bool(rows and columns)
     matrix, vector = node.args[::-1] if turned else node.args
     made, own = body.producers[matrix], body.producers[vector]
-    copied = (
-        made.op == "input"
-        and made.loop_cut is not None
-        and made.out.type.names[-1]
-        in (
-            node.over,
-            *(d.name for d in rows[-1:]),
-        )
-    )
+    copied = made.op == "input" and made.loop_cut is not None
+    lies = made.out.type.names[-1] in (node.over, rows[-1].name)
     beside = own.op != "input" or own.out.type.names[-1] == node.over
-    return copied and beside and prod(d.size for d in rows) >= ROWS
+    return copied and lies and beside and prod(d.size for d in rows) >= ROWS
 
 
 def lines(body: Graph, node: Node) -> tuple[tuple[Dim, ...], tuple[Dim, ...], bool]:
