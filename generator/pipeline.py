@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mirage_kernels.generator.errors import PlanError, SearchError
 from mirage_kernels.generator.frontend.references import require_reference
@@ -35,6 +36,7 @@ from mirage_kernels.generator.records.sources import (
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
 from mirage_kernels.generator.schedules.general.choice import general_first
+from mirage_kernels.generator.schedules.general.reduction_kernels import with_reduction_kernels
 from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.search.cases import Case, full_cases, small_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
@@ -242,7 +244,7 @@ def _choose(request: Request, candidates: Candidates) -> Choice:
     for among in serving:
         tests = [plannable(among), accurate]  # what is refused sooner comes first
         if among is not FAST:
-            ranked = general_first(ranked, lambda one: one.graph, on)
+            ranked = general_first(ranked, lambda one: one.graph, on, partial(_apart, request))
             tests.reverse()
         try:
             chosen, refused = choose(ranked, tests)
@@ -255,6 +257,12 @@ def _choose(request: Request, candidates: Candidates) -> Choice:
     except PlanError as error:
         return Choice(chosen, measured[id(chosen.graph)], refused, None, error.sentence)
     raise AssertionError("a muGraph that is accurate and has a plan was passed over")
+
+
+def _apart(request: Request, one: Ranked) -> Ranked | None:
+    """Return a muGraph whose sums are joined by kernels of their own, None if blocks join none."""
+    graph = with_reduction_kernels(one.graph, request.dtype)
+    return replace(one, graph=graph) if graph is not None else None
 
 
 def _subject(request: Request, graph: Graph) -> Subject:

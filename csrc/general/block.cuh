@@ -27,12 +27,21 @@ __device__ inline void copy_16_bytes(void* to, const void* from, bool wanted) {
   SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>::copy(*static_cast<const uint128_t*>(from),
                                                    *static_cast<uint128_t*>(to), wanted);
 }
+__device__ inline void copy_4_bytes(void* to, const void* from, bool wanted) {
+  SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint32_t>::copy(*static_cast<const uint32_t*>(from),
+                                                  *static_cast<uint32_t*>(to), wanted);
+}
 
-// A vector of a tensor to shared memory, zeros behind `left` elements.
+// A vector of a tensor to shared memory, zeros behind `left` elements. Of four bytes each it does
+// not wait for them either.
 template <int kWidth, bool kAligned, class T>
 __device__ void load_elements(T* to, const T* from, int64_t stride, int left) {
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) to[i] = read_if<1>(from + i * stride, i < left).of[0];
+  for (int i = 0; i < kWidth; ++i)
+    if constexpr (sizeof(T) == 4)
+      copy_4_bytes(to + i, from + i * stride, i < left);
+    else
+      to[i] = read_if<1>(from + i * stride, i < left).of[0];
 }
 // Of a mask, as numbers.
 template <int kWidth, bool kAligned, class T>

@@ -98,10 +98,14 @@ inline int spread(int64_t blocks, int bytes) {
   return bytes > wanted ? bytes : wanted < most ? wanted : most;
 }
 
-// The elements of a dim that each block of a cluster takes: `least` or more, whole steps of a loop.
-inline int split(int extent, int least, int step) {
-  const int all = (extent + kMostBlocks - 1) / kMostBlocks;
+// The elements of a dim that each of `most` blocks takes: `least` or more, whole steps of a loop.
+inline int split(int extent, int least, int step, int most) {
+  const int all = (extent + most - 1) / most;
   return all <= least ? least : (all + step - 1) / step * step;
+}
+inline int parts(int extent, int least, int step, int most) {
+  const int each = split(extent, least, step, most);
+  return (extent + each - 1) / each;
 }
 
 template <class T, int kDims>

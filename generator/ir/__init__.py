@@ -20,8 +20,10 @@ from mirage_kernels.generator.ir.graph import phases_of as phases_of
 from mirage_kernels.generator.ir.indexed import Indexed as Indexed
 from mirage_kernels.generator.ir.indexed import index_tensors as index_tensors
 from mirage_kernels.generator.ir.indexed import of_results as of_results
+from mirage_kernels.generator.ir.infer import MOST_PARTS as MOST_PARTS
 from mirage_kernels.generator.ir.infer import check as check
 from mirage_kernels.generator.ir.infer import count as count
+from mirage_kernels.generator.ir.infer import numbered as numbered
 from mirage_kernels.generator.ir.infer import result_type as result_type
 from mirage_kernels.generator.ir.infer import tile_type as tile_type
 from mirage_kernels.generator.ir.ops import OPS as OPS

@@ -14,9 +14,8 @@ from mirage_kernels.generator.ir.graph import (
     Space,
     TensorType,
     Value,
-    parts_of,
 )
-from mirage_kernels.generator.ir.infer import count, extents_of, result_type, tile_type
+from mirage_kernels.generator.ir.infer import extents_of, numbered, result_type, tile_type
 from mirage_kernels.generator.ir.ops import OPS, Kind
 
 
@@ -73,8 +72,9 @@ def _retyped(graph: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]
             full = next(bound)
             made = [full if space is None else tile_type(node, full, space, extents)]
         elif node.op == "output" and space is not None:
-            parts = {parts_of(a.dim): count(a, extents[a.dim]) for a in space.reduced}
-            whole = {**extents, **parts}
+            cut = {d.name: d for t in given for d in t.dims}
+            parts = (numbered(a, space, cut[a.dim]) for a in space.reduced)
+            whole = {**extents, **{d.name: d.size for d in parts}}
             dims = tuple(replace(d, size=whole.get(d.name, d.size)) for d in made[0].dims)
             made = [replace(made[0], dims=dims)]
         elif node.body is not None:

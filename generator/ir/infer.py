@@ -27,6 +27,7 @@ from mirage_kernels.generator.ir.graph import (
 from mirage_kernels.generator.ir.ops import COMBINES, OPS, Kind, Op, ops_of_kind
 
 SCALAR = TensorType((), DType.FP32)
+MOST_PARTS = 32  # of a dim of any extent, whose sums another kernel joins
 _LEVEL_OF_BODY = {"block": Level.BLOCK, "thread": Level.THREAD}
 _NODE_LEVELS = {
     **dict.fromkeys(ops_of_kind(Kind.CARRY), Level.BLOCK),
@@ -97,6 +98,18 @@ def _elementwise_dtype(op: str, args: Sequence[TensorType], where: str) -> DType
 def count(axis: Axis, extent: int) -> int:
     """Return into how many tiles an axis cuts `extent` elements of its dim."""
     return -(-extent // axis.tile)
+
+
+def numbered(axis: Axis, space: Space, whole: Dim) -> Dim:
+    """Return the dim that numbers the parts into which a reduced axis cuts a dim.
+
+    Blocks that loop over their parts of a dim of any extent are `MOST_PARTS` at most: the parts
+    grow with it then, in whole steps.
+    """
+    parts = count(axis, whole.size)
+    if whole.dynamic and space.loop is not None and space.loop.dim == axis.dim:
+        parts = min(parts, MOST_PARTS)
+    return Dim(parts_of(axis.dim), parts, whole.dynamic)
 
 
 def tile_type(node: Node, full: TensorType, space: Space, extents: dict[str, int]) -> TensorType:

@@ -10,7 +10,6 @@ from mirage_kernels.generator.ir import (
     OPS,
     Axis,
     Builder,
-    Dim,
     DType,
     Graph,
     Kind,
@@ -21,7 +20,7 @@ from mirage_kernels.generator.ir import (
     TensorType,
     Value,
     check,
-    count,
+    numbered,
     parts_of,
     phases_of,
     result_type,
@@ -134,8 +133,8 @@ class _Kernels:
         """Return the type of a tensor between kernels; partial sums and statistics are fp32."""
         own = {d.name: d for t in self.builder.types.values() for d in t.dims}
         for axis in space.reduced:
-            whole, parts = own[axis.dim], parts_of(axis.dim)
-            own[parts] = Dim(parts, count(axis, whole.size), whole.dynamic)
+            parts = numbered(axis, space, own[axis.dim])
+            own[parts.name] = parts
         narrow = len(dims) > 1 and not any(d.endswith(parts_of("")) for d in dims)
         return TensorType(tuple(own[d] for d in dims), self.goal.storage if narrow else DType.FP32)
 

@@ -307,8 +307,9 @@ class _Rewrite:
         if not degree:
             self.keep(node)
             return
-        _require(list(degree.values()) == [1] and {*degree} <= {*self.builder.types})
+        _require(list(degree.values()) == [1])
         (peak,) = degree
+        self.combined(peak)
         lowered = self.add("log", node.args, f"lowered_{node.name}")
         self.builder.add(replace(node, op="add", args=(lowered, peak)))
         self.degrees[node.name] = {}

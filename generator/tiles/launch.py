@@ -14,10 +14,13 @@ from functools import cached_property
 
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import (
+    MOST_PARTS,
+    Axis,
     Dim,
     DType,
     Graph,
     Indexed,
+    Phase,
     Value,
     index_tensors,
     of_results,
@@ -49,6 +52,14 @@ class Bucket:
     def name(self) -> str:
         """What the names of its kernels end in."""
         return f"up_to_{self.size}" if self.size else "any"
+
+
+def _split(program: BlockProgram, axis: Axis) -> str:
+    """Return what says how long the parts are that blocks take of a dim of any extent."""
+    loop = program.space.loop
+    assert loop is not None
+    most = "general::kMostBlocks" if program.statements[Phase.JOINED] else str(MOST_PARTS)
+    return f"{axis.dim}, {axis.tile}, {loop.tile}, {most}"
 
 
 def quoted(text: str) -> list[str]:
@@ -176,12 +187,15 @@ class Launcher:
 
     def _extents(self, bucket: Bucket) -> dict[str, str]:
         """Return the C++ text of extents that are not their dim's own: numbers of parts."""
-        axes = [a for p in bucket.programs for a in p.space.reduced]
         dims = {d.name: d for v in self.tensors for d in v.type.dims}
         found = dict[str, str]()
-        for axis in axes:
-            whole = self._extent(dims[axis.dim], {})
-            found[parts_of(axis.dim)] = f"(({whole} + {axis.tile - 1}) / {axis.tile})"
+        for program in bucket.programs:
+            for axis in program.space.reduced:
+                whole = self._extent(dims[axis.dim], {})
+                parts = f"(({whole} + {axis.tile - 1}) / {axis.tile})"
+                if axis in program.splits:
+                    parts = f"general::parts({_split(program, axis)})"
+                found[parts_of(axis.dim)] = parts
         return found
 
     def _extent(self, dim: Dim, parts: Mapping[str, str]) -> str:
@@ -276,10 +290,7 @@ class Launcher:
         for dim in own.dynamic:
             w.line(f"{args}.{dim} = static_cast<int>({parts.get(dim, dim)});")
         for axis in own.program.splits:
-            loop = own.program.space.loop
-            assert loop is not None
-            made = f"general::split({axis.dim}, {axis.tile}, {loop.tile})"
-            w.line(f"{args}.{axis.name}_tile = {made};")
+            w.line(f"{args}.{axis.name}_tile = general::split({_split(own.program, axis)});")
 
     def _entry(self, w: Writer) -> None:
         """Write what callers see."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
 
@@ -48,6 +49,7 @@ from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_part
 
 MASK = DType.FP16  # of truth values in shared memory: 1 and 0
 RESCALE = "_rescale"  # behind the name of a running maximum: its factor
+LATE_BYTES = 32 * 1024  # that are copied to a tile to be there when they are wanted
 OFTEN = 8  # times that a dear operation is computed again at most
 _REDUCTIONS = ("contract", *ops_of_kind(Kind.REDUCE, Kind.STABILISER))
 
@@ -258,8 +260,18 @@ class _Lowering:
                 continue
             readers = self.readers(node.name)
             together = not apart and are_one_pass(self.body, readers)
-            if node.loop_cut or (len(readers) > 1 and not together):
+            again = len(readers) > 1 and not together
+            if node.loop_cut or again or self.is_read_late(node, readers):
                 self.tile(node.name)
+
+    def is_read_late(self, node: Node, readers: AbstractSet[str]) -> bool:
+        """Say whether a sum waits for others before it reads what a kernel stored just before."""
+        small = prod(d.size for d in node.out.type.dims) * node.out.type.dtype.bytes <= LATE_BYTES
+        users = (self.body.producers[x] for x in readers)
+        sums = (n for n in users if OPS[n.op].kind is Kind.REDUCE)
+        given = (x for n in sums for a in n.args for x in self.leaves(a))
+        late = any(self.body.producers[x].args for x in given)
+        return small and late and self.made(node.name).op == "block"
 
     def is_position(self, name: str) -> bool:
         """Say whether an input numbers a dim, so that nothing is read."""

@@ -298,9 +298,13 @@ class BlockProgram:
 
     @property
     def splits(self) -> tuple[Axis, ...]:
-        """Axes whose blocks are one cluster, over a dim of any extent: tiles grow with that."""
-        joined = self.statements[Phase.JOINED]
-        return tuple(a for a in self.space.reduced if joined and self.extents[a.dim].dynamic)
+        """Axes that cut a dim of any extent into few parts: tiles grow with that.
+
+        Their blocks are a cluster, or loop over what they sum and store it.
+        """
+        loops = {self.space.loop.dim} if self.space.loop else set[str]()
+        few = {a.dim for a in self.space.reduced} if self.statements[Phase.JOINED] else loops
+        return tuple(a for a in self.space.reduced if a.dim in few and self.extents[a.dim].dynamic)
 
     def is_held(self, output: str) -> bool:
         """Say whether each block of a cluster stores its own part of an output."""

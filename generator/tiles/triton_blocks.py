@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mirage_kernels.generator.ir import MOST_PARTS
 from mirage_kernels.generator.tiles.program import BlockProgram, Contract
 from mirage_kernels.generator.tiles.triton_text import enclosed
 
@@ -99,7 +100,12 @@ class Blocks:
         axis = next(a for a in self.kernel.parted if a.dim == dim)
         loops = self.program.space.loop is not None and self.program.space.loop.dim == dim
         tile = 1 << (axis.tile - 1).bit_length()
-        return str(max(tile, PARTS) if loops else tile)
+        if not loops:
+            return str(tile)
+        least = str(max(tile, PARTS))
+        if axis not in self.program.splits:
+            return least
+        return at_least(least, f"triton.next_power_of_2(triton.cdiv({dim}, {MOST_PARTS}))")
 
     def cut(self, dim: str) -> str:
         """Return the elements along a dim that the grid cuts."""

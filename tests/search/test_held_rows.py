@@ -15,6 +15,7 @@ from mirage_kernels.generator.errors import GraphError, MirageError, VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Node, Phase, check, held_dims, retile
 from mirage_kernels.generator.language import Tensor, exp, layer_norm, log, rms_norm, sum
 from mirage_kernels.generator.schedules.general import best_knobs, reasons
+from mirage_kernels.generator.schedules.general.reduction_kernels import with_reduction_kernels
 from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.sketch import DimRoles, Limits, Setting, TensorInfo, settings
@@ -80,6 +81,11 @@ def program(name: str) -> tuple[Graph, BlockProgram, dict[str, int]]:
     short, sizes = shortened(found(name))
     (made,) = block_programs(short, 64, 2)
     return short, made, sizes
+
+
+@pytest.mark.parametrize("name", SMALLS)
+def test_what_blocks_hold_no_kernel_of_its_own_joins(name: str) -> None:
+    assert with_reduction_kernels(found(name), DType.FP16) is None
 
 
 @pytest.mark.parametrize("name", SMALLS)

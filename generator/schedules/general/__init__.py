@@ -149,10 +149,19 @@ def best_knobs(
 
 
 def explored(
-    graph: Graph, sizes: Mapping[str, int], on: Target, *, starts: int = 3
+    graph: Graph,
+    sizes: Mapping[str, int],
+    on: Target,
+    *,
+    starts: int = 3,
+    fixed: Mapping[str, int] | None = None,
 ) -> tuple[GeneralKnobs, Times]:
-    """Change one knob at a time from some starts; return the best knobs, and all that were seen."""
+    """Change one knob at a time from some starts; return the best knobs, and all that were seen.
+
+    Knobs that are `fixed` stay. Raises PlanError where no block has room.
+    """
     options, times = choices(graph, sizes), Times()
+    options |= {name: (value,) for name, value in (fixed or {}).items()}
 
     def time(chosen: Mapping[str, int]) -> float:
         made = knobs_of(chosen)

@@ -7,10 +7,12 @@ each candidate after the rule's choice is fast by prediction and far from those 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from math import inf, log2, prod
 
-from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.errors import MirageError, PlanError
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.schedules.general import (
     GeneralKnobs,
@@ -21,7 +23,7 @@ from mirage_kernels.generator.schedules.general import (
     roles_of,
     sizes_for,
 )
-from mirage_kernels.generator.schedules.general.options import choices
+from mirage_kernels.generator.schedules.general.options import choices, combines
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.check import require_same
@@ -37,11 +39,14 @@ def general_candidates(graph: Graph, size: int, on: Target, top: int) -> list[tu
     Programs of all of them were run in the interpreter. Raises PlanError where nothing has room.
     """
     sizes = sizes_for(graph, roles_of(graph).counted, size)
-    best, seen = explored(graph, sizes, on)
-    more = [*_around(seen, choices(graph, sizes)), *_spread(choices(graph, sizes))]
+    options, (best, seen) = choices(graph, sizes), explored(graph, sizes, on)
+    parted = _by_parts(graph, sizes, on)
+    more = [*parted, *_around(seen, options), *_spread(options)]
     times = {**{k: predict(graph, k, sizes, on) for k in more if k not in seen}, **seen}
     near = {k: us for k, us in times.items() if us <= TOO_SLOW * times[best]}
-    found, left = [best], sorted(near, key=lambda k: near[k])
+    parted = [k for k in parted if k in near and k != best and _runs(graph, k)]
+    found = [best, *parted][: top + 1]
+    left = sorted(near, key=lambda k: near[k])
     while left and len(found) <= top:
         left = [k for k in left if k not in found]
         chosen = min(left, key=lambda k: near[k] * (1 + 1 / _distance(k, found)), default=None)
@@ -54,6 +59,20 @@ def general_candidates(graph: Graph, size: int, on: Target, top: int) -> list[tu
 
 
 Options = Mapping[str, tuple[int, ...]]
+
+
+def _by_parts(graph: Graph, sizes: Mapping[str, int], on: Target) -> list[GeneralKnobs]:
+    """Return the fastest knobs for each length of the parts of a sum that another kernel joins.
+
+    How much more blocks cost is what the model knows least of; they come with fewest stages too.
+    """
+    options, found = choices(graph, sizes), dict[GeneralKnobs, None]()
+    axes = {a.tile_key for s in graph.spaces if not combines(graph, s) for a in s.reduced}
+    for name, value in ((axis, v) for axis in sorted(axes) for v in options[axis]):
+        with suppress(PlanError):
+            best, _ = explored(graph, sizes, on, fixed={name: value})
+            found |= {best: None, replace(best, stages=options["stages"][0]): None}
+    return list(found)
 
 
 def _around(seen: Times, options: Options) -> Iterator[GeneralKnobs]:

@@ -42,6 +42,7 @@ SHARED_EACH = 1024  # bytes that a block takes beside its own, as the guide says
 LATENCY_US = 1.2  # from a copy's start to its end under load
 COPIED_PER_US = 6.0e4  # bytes that one multiprocessor takes at most
 BLOCK_US, BARRIER_US = 2.0, 0.1  # start and end of a block; a barrier of a step
+OVERLAP_US = 2.0  # of a launch with the one before it: attention with a kernel that joins its parts
 MEETING_US = 0.7  # of a cluster's blocks, between its first barrier and its last: a lead
 CLUSTER_US = 1.0  # start of a cluster and its two barriers: sums of a row of 8192 on an H100
 CLUSTERED = 0.9  # of the multiprocessors where clusters find room for all of their blocks
@@ -65,7 +66,7 @@ def kernels_us(
     """
     sizes, total = with_parts(graph, sizes), 0.0
     for own in launches(programs):
-        total += on.launch_us
+        total += on.launch_us - (OVERLAP_US if total else 0.0)
         for i in own:
             node = graph.blocks[i]
             total += _kernel(graph, node, programs[i], sizes, on, alone=len(own) == 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from mirage_kernels.generator.ir import Axis, Graph, Kind, Space, held_dims, ops_of_kind
+from mirage_kernels.generator.ir import MOST_PARTS, Axis, Graph, Kind, Space, held_dims, ops_of_kind
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.ir.ops import COMBINES
 from mirage_kernels.generator.meaning.cost import contiguous_dims
@@ -23,6 +23,7 @@ LOOP_TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 MOST_BLOCKS = 8  # of a cluster, on all architectures that have them
 CLUSTERS = (1, 2, 4, 6, MOST_BLOCKS)  # that hold a row; six may leave fewer processors idle
 PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512, LONG)  # over 8: another kernel adds them
+LOOPED_PARTS = (1, 2, 4, MOST_BLOCKS, 16, MOST_PARTS)  # of a dim of any extent, in loops
 
 _SUMS = ops_of_kind(Kind.REDUCE, Kind.STABILISER)
 
@@ -39,6 +40,7 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
     of_products, again = _product_dims(graph), _summed_again(graph)
     in_words = _summed_in_words(graph)
     along, held = set[str](), set[str]()
+    dynamic = {d.name for v in graph.values.values() for d in v.type.dims if d.dynamic}
     for kernel in graph.blocks:
         assert kernel.body is not None
         along |= contiguous_dims(kernel.body)
@@ -51,7 +53,9 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
             if axis.reduced and axis.dim in held:
                 options = tuple(sorted({_part(sizes[axis.dim], n) for n in CLUSTERS}))
             elif axis.reduced and not combines(graph, space):
-                options = _part_tiles(sizes[axis.dim], LEAST_PART if axis.dim in along else 1)
+                few = axis.dim in dynamic and space.loop is not None and space.loop.dim == axis.dim
+                least = LEAST_PART if axis.dim in along else 1
+                options = _part_tiles(sizes[axis.dim], least, LOOPED_PARTS if few else PARTS)
             elif axis is space.loop and axis.dim not in along:
                 options = (*ROWS, *options)
             if axis.dim in of_products:
@@ -91,8 +95,8 @@ def _product_dims(graph: Graph) -> set[str]:
     return found
 
 
-def _part_tiles(size: int, least: int) -> tuple[int, ...]:
-    return tuple(sorted({-(-size // n // least) * least for n in PARTS}))
+def _part_tiles(size: int, least: int, parts: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted({-(-size // n // least) * least for n in parts}))
 
 
 def _part(size: int, blocks: int) -> int:
