@@ -138,7 +138,7 @@ def times_lines(found: Row) -> Iterator[str]:
         "Calls are timed in a CUDA graph; *promised* is within `constant_weights()`, where kernels "
         "read weights while the kernel before still runs."
     )
-    if again := found.get("again"):
+    for again in found.get("again", []):
         yield ""
         yield (
             f"Measured again after their kernels changed, at {again['tb_s']} TB/s "
