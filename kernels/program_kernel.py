@@ -117,10 +117,17 @@ class ProgramKernel:
         made: Sequence[Tensor],
         assume: int = NOTHING,
     ) -> None:
-        """Launch the kernel on the current stream; it writes its results, which may lie apart."""
+        """Launch the kernel on the current stream; it writes its results, which may lie apart.
+
+        Raises ValueError where results have nothing to be summed of.
+        """
         sizes, wanted_at = self.sizes(given), made
         for wanted, tensor in zip(self.signature["results"], made, strict=True):
             sizes.update(zip(wanted["dims"], tensor.shape, strict=True))
+        kept = {dim for result in self.signature["results"] for dim in result["dims"]}
+        for dim in self.signature["dynamic"]:
+            if sizes[dim] == 0 and dim not in kept and any(t.numel() for t in made):
+                raise ValueError(f"{self.name}: {dim} is 0, no terms to sum; 1 or more works")
         if self.signature.get("layout") == "rows":  # these write side by side
             made = [
                 t if _is_row(t) else torch.empty_like(t, memory_format=torch.contiguous_format)

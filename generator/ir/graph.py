@@ -108,6 +108,10 @@ class Space:
         """Grid axes, then the loop."""
         return self.grid if self.loop is None else (*self.grid, self.loop)
 
+    def loops_over(self, axis: Axis) -> bool:
+        """Say whether blocks loop over what they have of an axis's dim."""
+        return self.loop is not None and self.loop.dim == axis.dim
+
     def with_tiles(self, tiles: Mapping[str, int]) -> Space:
         """Return the same space with other tile sizes, given by `tile_key`."""
         cut = [replace(a, tile=tiles.get(a.tile_key, a.tile)) for a in self.axes]

@@ -107,7 +107,7 @@ def numbered(axis: Axis, space: Space, whole: Dim) -> Dim:
     grow with it then, in whole steps.
     """
     parts = count(axis, whole.size)
-    if whole.dynamic and space.loop is not None and space.loop.dim == axis.dim:
+    if whole.dynamic and space.loops_over(axis):
         parts = min(parts, MOST_PARTS)
     return Dim(parts_of(axis.dim), parts, whole.dynamic)
 

@@ -302,9 +302,9 @@ class BlockProgram:
 
         Their blocks are a cluster, or loop over what they sum and store it.
         """
-        loops = {self.space.loop.dim} if self.space.loop else set[str]()
-        few = {a.dim for a in self.space.reduced} if self.statements[Phase.JOINED] else loops
-        return tuple(a for a in self.space.reduced if a.dim in few and self.extents[a.dim].dynamic)
+        joined = self.statements[Phase.JOINED]
+        few = (a for a in self.space.reduced if joined or self.space.loops_over(a))
+        return tuple(a for a in few if self.extents[a.dim].dynamic)
 
     def is_held(self, output: str) -> bool:
         """Say whether each block of a cluster stores its own part of an output."""

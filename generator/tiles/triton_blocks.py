@@ -98,9 +98,8 @@ class Blocks:
     def part(self, dim: str) -> str:
         """Return the elements of a part of a sum."""
         axis = next(a for a in self.kernel.parted if a.dim == dim)
-        loops = self.program.space.loop is not None and self.program.space.loop.dim == dim
         tile = 1 << (axis.tile - 1).bit_length()
-        if not loops:
+        if not self.program.space.loops_over(axis):
             return str(tile)
         least = str(max(tile, PARTS))
         if axis not in self.program.splits:

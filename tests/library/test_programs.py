@@ -95,6 +95,15 @@ def test_index_tensors_may_be_of_either_type(scaled: Path, dtype: torch.dtype, s
     assert kernel.misfit([torch.empty(3, dtype=dtype, device="meta")]) == said
 
 
+def test_a_sum_along_an_empty_dim_is_refused(scaled: Path) -> None:
+    mirage_kernels.load(scaled)
+    (kernel,) = mirage_kernels.program("scaled").kernels
+    results = [{"name": "out", "dtype": "bf16", "dims": ["N"]}]
+    kernel = replace(kernel, signature=kernel.signature | {"results": results})
+    with pytest.raises(ValueError, match="scaled: M is 0, no terms to sum; 1 or more works"):
+        kernel.run([torch.empty(0, 4)], [2.0], [torch.empty(4)])
+
+
 class Launches:
     """A kernel's launch that keeps what it is called with."""
 

@@ -53,7 +53,7 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
             if axis.reduced and axis.dim in held:
                 options = tuple(sorted({_part(sizes[axis.dim], n) for n in CLUSTERS}))
             elif axis.reduced and not combines(graph, space):
-                few = axis.dim in dynamic and space.loop is not None and space.loop.dim == axis.dim
+                few = axis.dim in dynamic and space.loops_over(axis)
                 least = LEAST_PART if axis.dim in along else 1
                 options = _part_tiles(sizes[axis.dim], least, LOOPED_PARTS if few else PARTS)
             elif axis is space.loop and axis.dim not in along:
