@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from operator import is_
 from typing import Any
@@ -37,6 +38,12 @@ class ProgramKernel:
     def waits_first(self) -> bool:
         """Say whether the next kernel starts only when those before this one have ended."""
         return str(self.signature.get(LETS_NEXT_START)) == AFTER_WAIT
+
+    @cached_property
+    def summed(self) -> tuple[str, ...]:
+        """Dynamic dims that no result has."""
+        kept = {dim for result in self.signature["results"] for dim in result["dims"]}
+        return tuple(dim for dim in self.signature["dynamic"] if dim not in kept)
 
     @property
     def text(self) -> str:
@@ -124,9 +131,8 @@ class ProgramKernel:
         sizes, wanted_at = self.sizes(given), made
         for wanted, tensor in zip(self.signature["results"], made, strict=True):
             sizes.update(zip(wanted["dims"], tensor.shape, strict=True))
-        kept = {dim for result in self.signature["results"] for dim in result["dims"]}
-        for dim in self.signature["dynamic"]:
-            if sizes[dim] == 0 and dim not in kept and any(t.numel() for t in made):
+        for dim in self.summed:
+            if sizes[dim] == 0 and any(t.numel() for t in made):
                 raise ValueError(f"{self.name}: {dim} is 0, no terms to sum; 1 or more works")
         if self.signature.get("layout") == "rows":  # these write side by side
             made = [

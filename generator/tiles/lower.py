@@ -260,18 +260,17 @@ class _Lowering:
                 continue
             readers = self.readers(node.name)
             together = not apart and are_one_pass(self.body, readers)
-            again = len(readers) > 1 and not together
-            if node.loop_cut or again or self.is_read_late(node, readers):
+            late = self.is_read_late(node, readers)
+            if node.loop_cut or late or (len(readers) > 1 and not together):
                 self.tile(node.name)
 
     def is_read_late(self, node: Node, readers: AbstractSet[str]) -> bool:
         """Say whether a sum waits for others before it reads what a kernel stored just before."""
         small = prod(d.size for d in node.out.type.dims) * node.out.type.dtype.bytes <= LATE_BYTES
-        users = (self.body.producers[x] for x in readers)
-        sums = (n for n in users if OPS[n.op].kind is Kind.REDUCE)
+        made = self.body.producers
+        sums = (made[x] for x in readers if OPS[made[x].op].kind is Kind.REDUCE)
         given = (x for n in sums for a in n.args for x in self.leaves(a))
-        late = any(self.body.producers[x].args for x in given)
-        return small and late and self.made(node.name).op == "block"
+        return small and self.made(node.name).op == "block" and any(made[x].args for x in given)
 
     def is_position(self, name: str) -> bool:
         """Say whether an input numbers a dim, so that nothing is read."""

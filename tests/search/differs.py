@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+import pytest
+from mutation import mutants
 
-from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.ir import DType, Graph, TensorType, retile
+from mirage_kernels.generator.errors import GraphError, VerifyError
+from mirage_kernels.generator.ir import DType, Graph, TensorType, check, retile
 from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, Parts, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
@@ -99,3 +101,14 @@ def finite(graph: Graph) -> Graph:
             node = replace(node, value=math.copysign(FAR, node.value))
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes))
+
+
+def refused(spec: Graph, graph: Graph) -> int:
+    """Have every wrong mutant of a muGraph refused, by checks or proofs; return how many."""
+    prover, wrong = Prover(spec), 0
+    for mutant in mutants(graph, 12):
+        if differs(spec, mutant.graph):
+            wrong += 1
+            with pytest.raises((GraphError, VerifyError)):
+                prover.prove(check(mutant.graph), small_cases(spec), seed=3)
+    return wrong

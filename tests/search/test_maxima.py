@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from differs import differs
-from mutation import mutants
+from differs import refused
 from small import Small
 
-from mirage_kernels.generator.errors import GraphError, PlanError, VerifyError
-from mirage_kernels.generator.ir import DType, Graph, Phase, check, retile
+from mirage_kernels.generator.errors import PlanError, VerifyError
+from mirage_kernels.generator.ir import DType, Graph, Phase, retile
 from mirage_kernels.generator.language import amax, amin, contract, sum
 from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.lower import lower
@@ -100,13 +99,7 @@ def test_a_maximum_along_another_dim_is_refused() -> None:
 def test_every_wrong_mutant_is_refused(form: str) -> None:
     """Missing steps and parts, sums for maxima, other cuts among them."""
     spec, graph = SMALLS["rows"].spec(), first("rows", FORMS[form])
-    prover, wrong = Prover(spec), 0
-    for mutant in mutants(graph, 12):
-        if differs(spec, mutant.graph):
-            wrong += 1
-            with pytest.raises((GraphError, VerifyError)):
-                prover.prove(check(mutant.graph), small_cases(spec), seed=3)
-    assert wrong > 20
+    assert refused(spec, graph) > 20
 
 
 def test_a_maximum_that_begins_at_zero_is_refused() -> None:

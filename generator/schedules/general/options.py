@@ -40,7 +40,7 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
     of_products, again = _product_dims(graph), _summed_again(graph)
     in_words = _summed_in_words(graph)
     along, held = set[str](), set[str]()
-    dynamic = {d.name for v in graph.values.values() for d in v.type.dims if d.dynamic}
+    dynamic = _dynamic(graph)
     for kernel in graph.blocks:
         assert kernel.body is not None
         along |= contiguous_dims(kernel.body)
@@ -116,8 +116,11 @@ def _summed_again(graph: Graph) -> set[str]:
         for node in (n for n in body.inputs if sums & {*n.out.type.names}):
             cuts = zip(grid, node.cuts, strict=False)
             found |= {axis.dim for axis, cut in cuts if cut is None}
-    dynamic = {d.name for v in graph.values.values() for d in v.type.dims if d.dynamic}
-    return found - dynamic - _product_dims(graph)
+    return found - _dynamic(graph) - _product_dims(graph)
+
+
+def _dynamic(graph: Graph) -> set[str]:
+    return {d.name for v in graph.values.values() for d in v.type.dims if d.dynamic}
 
 
 def _tiles(axis: Axis, loop: Axis | None, size: int, *, wide: bool) -> tuple[int, ...]:
