@@ -9,6 +9,7 @@ everything committed is what the generator would make and still proves.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ from mirage_kernels.generator.search.select import (
 from mirage_kernels.generator.search.sketch import Found, Limits, counts_of
 from mirage_kernels.generator.search.superoptimizer import goal_of as whole_goal
 from mirage_kernels.generator.search.superoptimizer import run_search, search_job
-from mirage_kernels.generator.search.verify import Proof, prove
+from mirage_kernels.generator.search.verify import Compared, Proof, prove
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel, tuned_program
 
@@ -244,8 +245,8 @@ def _choose(request: Request, candidates: Candidates) -> Choice:
     for among in serving:
         tests = [plannable(among), accurate]  # what is refused sooner comes first
         if among is not FAST:
-            ranked = general_first(ranked, lambda one: one.graph, on, partial(_apart, request))
-            tests.reverse()
+            ranked = general_first(ranked, lambda one: one.graph, on)
+            tests = [accurate, partial(_measure_apart, gate), plannable(among)]
         try:
             chosen, refused = choose(ranked, tests)
             return Choice(chosen, measured[id(chosen.graph)], refused, plans[id(chosen.graph)])
@@ -259,10 +260,10 @@ def _choose(request: Request, candidates: Candidates) -> Choice:
     raise AssertionError("a muGraph that is accurate and has a plan was passed over")
 
 
-def _apart(request: Request, one: Ranked) -> Ranked | None:
-    """Return a muGraph whose sums are joined by kernels of their own, None if blocks join none."""
-    graph = with_reduction_kernels(one.graph, request.dtype)
-    return replace(one, graph=graph) if graph is not None else None
+def _measure_apart(gate: Gate, graph: Graph) -> None:
+    """Raise what the gate says of a muGraph's form whose sums another kernel joins."""
+    if (other := with_reduction_kernels(graph, gate.dtype)) is not None:
+        gate.measure(other)
 
 
 def _subject(request: Request, graph: Graph) -> Subject:
@@ -299,29 +300,41 @@ def _recorded(request: Request, choice: Choice, candidates: Candidates) -> Kerne
     return replace(made, broadcast=recipe.broadcast)
 
 
-def proof_cases(record: KernelRecord) -> list[Case]:
-    """Return what a muGraph is proved on: at full static extents and at small ones.
+def proved_graphs(record: KernelRecord) -> dict[Graph, list[Case]]:
+    """Return the muGraphs of a record, each with what it is proved on at its variants' tiles.
 
-    A kernel is proved for the tiles of each of its variants.
+    They are the record's own, and other forms of it that kernels compute.
     """
     if record.no_plan:
-        return full_cases(record.graph)
-    plan = plan_of(record)
-    return [case for variant in record.variants for case in plan.cases(record, variant)]
+        return {record.graph: full_cases(record.graph)}
+    plan, found = plan_of(record), dict[Graph, list[Case]]({record.graph: []})
+    for variant in record.variants:
+        found.setdefault(plan.mugraph(record, variant), []).extend(plan.cases(record, variant))
+    return found
+
+
+def proof_cases(record: KernelRecord) -> list[Case]:
+    """Return what a record's muGraphs are proved on: at full static extents and at small ones."""
+    return [case for cases in proved_graphs(record).values() for case in cases]
 
 
 def prove_record(record: KernelRecord, spec: Graph, progress: Progress) -> KernelRecord:
-    """Return the record with the proof of its muGraph at its real tile sizes and extents.
+    """Return the record with the proof of its muGraphs at their real tile sizes and extents.
 
     Where a muGraph has no small cases of its own they come first: with exp only they have a bound.
     """
     check_graph(record.graph)
     small = small_cases(spec) if record.no_plan or plan_of(record).proves_small else []
-    cases = [*small, *proof_cases(record)]
+    graphs = {graph: [*small, *cases] for graph, cases in proved_graphs(record).items()}
+    count, proved = sum(map(len, graphs.values())), list[Compared]()
 
-    def announced() -> Iterator[Case]:
-        for done, case in enumerate(cases, start=1):
-            progress(Event("prove", done, len(cases), f"{record.recipe} {record.stem}"))
+    def announced(cases: Sequence[Case]) -> Iterator[Case]:
+        for case in cases:
+            done = next(numbers)
+            progress(Event("prove", done, count, f"{record.recipe} {record.stem}"))
             yield case
 
-    return replace(record, proof=prove(spec, record.graph, announced(), seed=SEED))
+    for graph, cases in graphs.items():
+        numbers = itertools.count(len(proved) + 1)
+        proved += prove(spec, graph, announced(cases), seed=SEED).cases
+    return replace(record, proof=Proof.of(proved))

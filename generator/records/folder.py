@@ -18,7 +18,7 @@ from mirage_kernels.generator.emit.cuda import FORMS
 from mirage_kernels.generator.errors import FileError, JobError, MirageError
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
-from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
+from mirage_kernels.generator.pipeline import Result, prove_record, proved_graphs
 from mirage_kernels.generator.recipe import (
     Recipe,
     Shape,
@@ -250,12 +250,12 @@ def _remade_by_path(
 
 def _what_is_proved(path: str, record: KernelRecord) -> str:
     """Return all that a proof depends on: finite fields know neither storage type nor GPU."""
-    graph = dumps(to_json(record.graph)).replace(DType.BF16.value, DType.FP16.value)
     try:
-        cases = proof_cases(record)
+        proved = proved_graphs(record)
     except Exception:  # the record was edited: `_remade` says what is wrong with it
         return path
-    return repr((record.recipe, sorted(record.shape.items()), cases, graph))
+    graphs = [dumps(to_json(g)).replace(DType.BF16.value, DType.FP16.value) for g in proved]
+    return repr((record.recipe, sorted(record.shape.items()), [*proved.values()], graphs))
 
 
 def _remade(
@@ -275,7 +275,9 @@ def _measured(proved: KernelRecord, recipe: Recipe, spec: Graph) -> KernelRecord
     """Return a record with its recipe's summary, or what is wrong with its errors or sources."""
     try:
         check_graph(proved.graph)
-        _require_errors(proved, _gate_of(recipe, spec, proved.storage).measure(proved.graph))
+        gate = _gate_of(recipe, spec, proved.storage)
+        measured = [gate.measure(graph) for graph in proved_graphs(proved)]
+        _require_errors(proved, measured[0])
         made = replace(proved, summary=recipe.summary)
         recipe_sources([made])
         return made

@@ -191,6 +191,8 @@ class Plan:
     cases: Callable[[KernelRecord, Variant], list[Case]]  # what a variant is proved on
     sources: Callable[[Sequence[KernelRecord]], dict[str, str]]  # of a recipe's records, by path
     entries: Callable[[KernelRecord], list[Entry]]  # rows of the dispatch table
+    # The muGraph that a variant computes, where it is another form of the record's.
+    mugraph: Callable[[KernelRecord, Variant], Graph] = lambda record, variant: record.graph
     proves_small: bool = False  # whether only small extents have a bound, as with exponentials
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirage_kernels.generator.emit.cuda import FORMS, suffixes
+from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.records.headers import header_of
 from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.schedules.general import GeneralKnobs, form_of
 from mirage_kernels.generator.schedules.general.products import with_products
 from mirage_kernels.generator.tiles.triton import emit_triton
 
@@ -19,7 +21,14 @@ def triton_of(record: KernelRecord) -> str:
     Raises PlanError for a muGraph that no block can compute.
     """
     head = header_of(record, "").of_form(SCHEDULE, ("Formula",)).lines("#")
-    return emit_triton(with_products(record.graph), record.recipe, head, record.indexed)
+    return emit_triton(with_products(_form(record)), record.recipe, head, record.indexed)
+
+
+def _form(record: KernelRecord) -> Graph:
+    """Return the form of a muGraph that Triton has: kernels that join parts, where calls have."""
+    knobs = [v.knobs for v in record.variants if isinstance(v.knobs, GeneralKnobs)]
+    joining = [own for own in knobs if own.reduction_kernel]
+    return form_of(record.graph, joining[-1]) if joining else record.graph
 
 
 def triton_files(records: Sequence[KernelRecord]) -> dict[str, str]:

@@ -47,6 +47,13 @@ class Bucket:
 
     size: int
     programs: tuple[BlockProgram, ...]
+    graph: Graph  # the kernels' own: another form of the launcher's, maybe
+
+    @property
+    def made(self) -> list[Value]:
+        """Tensors that one kernel leaves for another."""
+        made = [v for n in self.graph.blocks for v in n.outs]
+        return [v for v in made if v.name not in self.graph.outputs]
 
     @property
     def name(self) -> str:
@@ -201,12 +208,6 @@ class Launcher:
     def _extent(self, dim: Dim, parts: Mapping[str, str]) -> str:
         return parts.get(dim.name, dim.name if dim.dynamic else str(dim.size))
 
-    @property
-    def _made(self) -> list[Value]:
-        """Tensors that one kernel leaves for another."""
-        made = [v for n in self.graph.blocks for v in n.outs]
-        return [v for v in made if v.name not in self.graph.outputs]
-
     def _dims(self, w: Writer) -> None:
         for i, dim in enumerate(self.dynamic):
             w.line(f"[[maybe_unused]] const int {dim} = static_cast<int>(dims[{i}]);")
@@ -221,7 +222,7 @@ class Launcher:
         parts = self._extents(bucket)
         with w.block(f"int64_t workspace_{bucket.name}(const int64_t* dims) {{"):
             self._dims(w)
-            spaces = [self._space(v, parts) for v in self._made]
+            spaces = [self._space(v, parts) for v in bucket.made]
             w.line(f"return {' + '.join(spaces) or '0'};")
         w.line()
         with w.block(f"cudaError_t launch_{bucket.name}({', '.join(_PARAMETERS)}) {{"):
@@ -238,9 +239,9 @@ class Launcher:
                 w.line(f"const auto {x.by}_index_tensor = {made};")
             for v in self.tensors[-results:]:
                 self._declare(w, v, "given.next", parts)
-            for v in self._made:
+            for v in bucket.made:
                 self._declare(w, v, "general::in_workspace", parts)
-            values = [*self.tensors, *self._made]
+            values = [*self.tensors, *bucket.made]
             aligned = " && ".join(f"{v.name}_tensor.aligned" for v in values)
             w.line(f"const bool aligned = {aligned};")
             w.line("cudaError_t status = cudaSuccess;")

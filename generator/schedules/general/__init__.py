@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Dim, Graph, Indexed, retile
 from mirage_kernels.generator.schedules.general.model import MOST_SUMS, kernels_us
 from mirage_kernels.generator.schedules.general.options import LONG, choices, combines
+from mirage_kernels.generator.schedules.general.reduction_kernels import planned_apart
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.lower import block_programs
@@ -26,6 +27,7 @@ from mirage_kernels.generator.tiles.program import BlockProgram
 
 BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
 FEWEST = 2  # a bucket more where no product rounds the counted dim up
+SEVERAL = 8  # another one where it numbers products, as sequences do
 MANY, FEW = 1024, 8  # what any extent of the counted dim, and of other dynamic dims, is planned for
 
 
@@ -44,6 +46,7 @@ class GeneralKnobs(Knobs):
     cuts: tuple[tuple[str, int], ...]
     threads: int
     stages: int
+    reduction_kernel: bool = False  # a second kernel joins parts of sums, not a cluster's blocks
 
     def tiles(self, roles: GeneralRoles) -> dict[str, int]:
         """Return the tile sizes of the muGraph."""
@@ -51,12 +54,76 @@ class GeneralKnobs(Knobs):
 
 
 SCHEDULE = Schedule[Graph](
-    knobs=GeneralKnobs, roles=GeneralRoles, fits=lambda graph, on: tuple(reasons(graph, on))
+    knobs=GeneralKnobs,
+    roles=GeneralRoles,
+    fits=lambda graph, on: tuple(reasons_against(graph, on)),
 )
 
 
+class Form(NamedTuple):
+    """One of the ways in which kernels compute a muGraph."""
+
+    graph: Graph
+    reduction_kernel: bool
+
+    def choices(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """Return the values of every knob that are tried: no kernel joins a single part."""
+        found = choices(self.graph, sizes)
+        axes = (a for s in self.graph.spaces for a in s.reduced if self.reduction_kernel)
+        for axis in axes:
+            options = tuple(t for t in found[axis.tile_key] if t < sizes[axis.dim])
+            found[axis.tile_key] = options or found[axis.tile_key]
+        return found
+
+    def knobs(self, chosen: Mapping[str, int]) -> GeneralKnobs:
+        """Return knobs by their values' names, those of `choices`."""
+        cuts = tuple((k, n) for k, n in chosen.items() if k not in ("threads", "stages"))
+        return GeneralKnobs(cuts, chosen["threads"], chosen["stages"], self.reduction_kernel)
+
+    def predict(self, knobs: GeneralKnobs, sizes: Mapping[str, int], on: Target) -> float:
+        """Return the predicted microseconds with given knobs."""
+        made = retile(self.graph, dict(knobs.cuts))
+        return kernels_us(made, block_programs(made, knobs.threads, knobs.stages), sizes, on)
+
+
+def forms_of(graph: Graph) -> list[Form]:
+    """Return the forms of a muGraph: as it is, and with kernels that join what clusters would."""
+    other = planned_apart(graph)
+    return [Form(graph, False), *([Form(other, True)] if other is not None else [])]
+
+
+def form_of(graph: Graph, knobs: GeneralKnobs) -> Graph:
+    """Return the form of a muGraph that knobs are of.
+
+    Raises PlanError where it has no such form.
+    """
+    own = planned_apart(graph) if knobs.reduction_kernel else graph
+    if own is None:
+        raise PlanError("no blocks combine sums that a kernel of its own could join")
+    return own
+
+
+def tiled(graph: Graph, knobs: GeneralKnobs) -> Graph:
+    """Return the form of a muGraph that knobs are of, at their tiles."""
+    return retile(form_of(graph, knobs), dict(knobs.cuts))
+
+
+def required(graph: Graph, on: Target) -> list[Form]:
+    """Return the forms of a muGraph that can be general kernels; raises PlanError for none."""
+    found = [form for form in forms_of(graph) if not any(reasons(form.graph, on))]
+    for reason in reasons(graph, on) if not found else ():
+        raise PlanError(reason)
+    return found
+
+
+def reasons_against(graph: Graph, on: Target) -> tuple[str, ...]:
+    """Return why no form of a muGraph can be a general kernel."""
+    against = [tuple(reasons(form.graph, on)) for form in forms_of(graph)]
+    return against[0] if all(against) else ()
+
+
 def reasons(graph: Graph, on: Target) -> Iterator[str]:
-    """Yield what a general kernel cannot do of a muGraph."""
+    """Yield what a general kernel cannot do of a form of a muGraph."""
     for node in graph.nodes:
         if node.op not in ("input", "output", "block", "iota", "const", "size"):
             yield f"{node.name} is a library's {node.op}: it is no kernel of its own"
@@ -73,7 +140,7 @@ def programs(
     graph: Graph, knobs: GeneralKnobs, indexed: Mapping[str, Indexed] | None = None
 ) -> tuple[BlockProgram, ...]:
     """Return the programs of a muGraph's kernels with given knobs; tensors may be `indexed`."""
-    return block_programs(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages, indexed)
+    return block_programs(tiled(graph, knobs), knobs.threads, knobs.stages, indexed)
 
 
 def _dims(graph: Graph) -> Iterator[Dim]:
@@ -113,7 +180,9 @@ def buckets_of(graph: Graph, counted: str) -> tuple[int, ...]:
         for body in kernels
         for node in body.of("contract")
     ]
-    return BUCKETS if any(a - b and b - a for a, b in pairs) else (FEWEST, *BUCKETS)
+    if any(a - b and b - a and (counted in a) != (counted in b) for a, b in pairs):
+        return BUCKETS
+    return (FEWEST, *([SEVERAL] if any(counted in a & b for a, b in pairs) else []), *BUCKETS)
 
 
 def sizes_for(graph: Graph, counted: str, size: int) -> dict[str, int]:
@@ -133,9 +202,7 @@ def _summed(graph: Graph) -> set[str]:
 
 def predict(graph: Graph, knobs: GeneralKnobs, sizes: Mapping[str, int], on: Target) -> float:
     """Return the predicted microseconds of a muGraph, infinite where a block has no room."""
-    tiled = retile(graph, dict(knobs.cuts))
-    made = block_programs(tiled, knobs.threads, knobs.stages)
-    return kernels_us(tiled, made, sizes, on)
+    return Form(form_of(graph, knobs), knobs.reduction_kernel).predict(knobs, sizes, on)
 
 
 Times = dict[GeneralKnobs, float]  # predicted microseconds
@@ -144,12 +211,38 @@ Times = dict[GeneralKnobs, float]  # predicted microseconds
 def best_knobs(
     graph: Graph, sizes: Mapping[str, int], on: Target, *, starts: int = 3
 ) -> GeneralKnobs:
-    """Return the knobs that are predicted to be fastest, as `explored` finds them."""
-    return explored(graph, sizes, on, starts=starts)[0]
+    """Return the knobs that are predicted to be fastest, as `explored` finds them.
+
+    Raises PlanError where no form of the muGraph can be a kernel, or no block has room.
+    """
+    return _best_knobs(graph, tuple(sizes.items()), on, starts)
+
+
+@lru_cache(maxsize=64)  # planning asks for what choosing has found
+def _best_knobs(
+    graph: Graph, sizes: tuple[tuple[str, int], ...], on: Target, starts: int
+) -> GeneralKnobs:
+    times = Times()
+    for form in required(graph, on):
+        best, seen = explored(form, dict(sizes), on, starts=starts)
+        times[best] = seen[best]
+    return fastest(times, on)
+
+
+def fastest(times: Times, on: Target) -> GeneralKnobs:
+    """Return the fastest of knobs; raises PlanError where no block has room."""
+    best = min(times, key=lambda knobs: times[knobs])
+    if times[best] == inf:
+        raise PlanError(
+            f"no block has room for the muGraph's tiles: {on.shared_bytes} bytes of shared memory, "
+            f"{MOST_SUMS} sums of products for each thread",
+            "shorter dims that nothing cuts may do",
+        )
+    return best
 
 
 def explored(
-    graph: Graph,
+    form: Form,
     sizes: Mapping[str, int],
     on: Target,
     *,
@@ -158,15 +251,15 @@ def explored(
 ) -> tuple[GeneralKnobs, Times]:
     """Change one knob at a time from some starts; return the best knobs, and all that were seen.
 
-    Knobs that are `fixed` stay. Raises PlanError where no block has room.
+    Knobs that are `fixed` stay.
     """
-    options, times = choices(graph, sizes), Times()
+    options, times = form.choices(sizes), Times()
     options |= {name: (value,) for name, value in (fixed or {}).items()}
 
     def time(chosen: Mapping[str, int]) -> float:
-        made = knobs_of(chosen)
+        made = form.knobs(chosen)
         if made not in times:
-            times[made] = predict(graph, made, sizes, on)
+            times[made] = form.predict(made, sizes, on)
         return times[made]
 
     ends = [{k: values[place] for k, values in options.items()} for place in (0, -1)]
@@ -180,35 +273,21 @@ def explored(
                 chosen = min(({**chosen, name: v} for v in values), key=time)
             better = time(chosen) < before
         found.append(chosen)
-    best = min(found, key=time)
-    if time(best) == inf:
-        raise PlanError(
-            f"no block has room for the muGraph's tiles: {on.shared_bytes} bytes of shared memory, "
-            f"{MOST_SUMS} sums of products for each thread",
-            "shorter dims that nothing cuts may do",
-        )
-    return knobs_of(best), times
+    return form.knobs(min(found, key=time)), times
 
 
-def knobs_of(chosen: Mapping[str, int]) -> GeneralKnobs:
-    """Return knobs by their values' names, those of `choices`."""
-    cuts = tuple((k, n) for k, n in chosen.items() if k not in ("threads", "stages"))
-    return GeneralKnobs(cuts, chosen["threads"], chosen["stages"])
+def planned_sizes(graph: Graph) -> dict[int, dict[str, int]]:
+    """Return the extents that each bucket is planned for."""
+    counted = roles_of(graph).counted
+    return {size: sizes_for(graph, counted, size) for size in buckets_of(graph, counted)}
 
 
-@lru_cache(maxsize=8)  # planning asks for what choosing has found
 def general_by_size(graph: Graph, on: Target) -> dict[int, GeneralKnobs]:
     """Return the knobs of every bucket; a library's products are blocks already (products.py).
 
     Raises PlanError where there are none.
     """
-    for reason in reasons(graph, on):
-        raise PlanError(reason)
-    counted = roles_of(graph).counted
-    return {
-        size: best_knobs(graph, sizes_for(graph, counted, size), on)
-        for size in buckets_of(graph, counted)
-    }
+    return {size: best_knobs(graph, sizes, on) for size, sizes in planned_sizes(graph).items()}
 
 
 def general_variants(graph: Graph, on: Target) -> tuple[Variant[GeneralKnobs], ...]:

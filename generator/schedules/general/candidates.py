@@ -13,15 +13,19 @@ from itertools import product
 from math import inf, log2, prod
 
 from mirage_kernels.generator.errors import MirageError, PlanError
-from mirage_kernels.generator.ir import Graph, retile
+from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.schedules.general import (
+    Form,
     GeneralKnobs,
     Times,
     explored,
-    knobs_of,
+    fastest,
+    form_of,
     predict,
+    required,
     roles_of,
     sizes_for,
+    tiled,
 )
 from mirage_kernels.generator.schedules.general.options import choices, combines
 from mirage_kernels.generator.schedules.schedule import Knobs
@@ -39,13 +43,18 @@ def general_candidates(graph: Graph, size: int, on: Target, top: int) -> list[tu
     Programs of all of them were run in the interpreter. Raises PlanError where nothing has room.
     """
     sizes = sizes_for(graph, roles_of(graph).counted, size)
-    options, (best, seen) = choices(graph, sizes), explored(graph, sizes, on)
-    parted = _by_parts(graph, sizes, on)
-    more = [*parted, *_around(seen, options), *_spread(options)]
-    times = {**{k: predict(graph, k, sizes, on) for k in more if k not in seen}, **seen}
+    bests, parted, times = Times(), list[GeneralKnobs](), Times()
+    for form in required(graph, on):
+        options, (own, seen) = form.choices(sizes), explored(form, sizes, on)
+        bests[own], of_parts = seen[own], _by_parts(form, sizes, on)
+        more = [*of_parts, *_around(form, seen, options), *_spread(form, options)]
+        times |= {**{k: form.predict(k, sizes, on) for k in more if k not in seen}, **seen}
+        parted += of_parts
+    best = fastest(bests, on)
     near = {k: us for k, us in times.items() if us <= TOO_SLOW * times[best]}
     parted = [k for k in parted if k in near and k != best and _runs(graph, k)]
-    found = [best, *parted][: top + 1]
+    others = [k for k in bests if k != best and k in near and _runs(graph, k)]  # of other forms
+    found = [best, *dict.fromkeys((*others, *parted))][: top + 1]
     left = sorted(near, key=lambda k: near[k])
     while left and len(found) <= top:
         left = [k for k in left if k not in found]
@@ -61,28 +70,29 @@ def general_candidates(graph: Graph, size: int, on: Target, top: int) -> list[tu
 Options = Mapping[str, tuple[int, ...]]
 
 
-def _by_parts(graph: Graph, sizes: Mapping[str, int], on: Target) -> list[GeneralKnobs]:
+def _by_parts(form: Form, sizes: Mapping[str, int], on: Target) -> list[GeneralKnobs]:
     """Return the fastest knobs for each length of the parts of a sum that another kernel joins.
 
     How much more blocks cost is what the model knows least of; they come with fewest stages too.
     """
-    options, found = choices(graph, sizes), dict[GeneralKnobs, None]()
+    graph, found = form.graph, dict[GeneralKnobs, None]()
+    options = form.choices(sizes)
     axes = {a.tile_key for s in graph.spaces if not combines(graph, s) for a in s.reduced}
     for name, value in ((axis, v) for axis in sorted(axes) for v in options[axis]):
-        with suppress(PlanError):
-            best, _ = explored(graph, sizes, on, fixed={name: value})
+        best, seen = explored(form, sizes, on, fixed={name: value})
+        if seen[best] < inf:
             found |= {best: None, replace(best, stages=options["stages"][0]): None}
     return list(found)
 
 
-def _around(seen: Times, options: Options) -> Iterator[GeneralKnobs]:
+def _around(form: Form, seen: Times, options: Options) -> Iterator[GeneralKnobs]:
     """Yield the fastest knobs seen with other threads and stages together."""
     first = sorted((k for k in seen if seen[k] < inf), key=lambda k: seen[k])[:AROUND]
     for k, threads, stages in product(first, options["threads"], options["stages"]):
-        yield knobs_of({**dict(k.cuts), "threads": threads, "stages": stages})
+        yield form.knobs({**dict(k.cuts), "threads": threads, "stages": stages})
 
 
-def _spread(options: Options) -> Iterator[GeneralKnobs]:
+def _spread(form: Form, options: Options) -> Iterator[GeneralKnobs]:
     """Yield some of all knobs, spread evenly: the descent sees what is near its way only."""
     count = prod(map(len, options.values()))
     for i in range(min(count, SPREAD)):
@@ -90,12 +100,16 @@ def _spread(options: Options) -> Iterator[GeneralKnobs]:
         for name, values in options.items():
             at, place = divmod(at, len(values))
             chosen[name] = values[place]
-        yield knobs_of(chosen)
+        yield form.knobs(chosen)
 
 
 def _distance(knobs: GeneralKnobs, others: list[GeneralKnobs]) -> float:
-    """Return how far knobs are from the nearest of others, in doublings of tiles and threads."""
-    return min(sum(_steps(knobs, other)) for other in others)
+    """Return how far knobs are from the nearest of others, in doublings of tiles and threads.
+
+    Those of another form are infinitely far.
+    """
+    alike = (k for k in others if k.reduction_kernel == knobs.reduction_kernel)
+    return min((sum(_steps(knobs, other)) for other in alike), default=inf)
 
 
 def _steps(a: GeneralKnobs, b: GeneralKnobs) -> Iterator[float]:
@@ -107,7 +121,7 @@ def _steps(a: GeneralKnobs, b: GeneralKnobs) -> Iterator[float]:
 
 def _runs(graph: Graph, knobs: GeneralKnobs) -> bool:
     try:
-        require_same(retile(graph, dict(knobs.cuts)), knobs.threads, knobs.stages)
+        require_same(tiled(graph, knobs), knobs.threads, knobs.stages)
     except MirageError:
         return False
     return True
@@ -117,4 +131,7 @@ def fits(graph: Graph, knobs: GeneralKnobs, size: int, on: Target) -> bool:
     """Say whether knobs that were measured are of a muGraph's axes and leave blocks room."""
     sizes = sizes_for(graph, roles_of(graph).counted, size)
     named = {"threads", "stages", *(name for name, _ in knobs.cuts)}
-    return named == choices(graph, sizes).keys() and predict(graph, knobs, sizes, on) < inf
+    with suppress(PlanError):
+        form = form_of(graph, knobs)
+        return named == choices(form, sizes).keys() and predict(graph, knobs, sizes, on) < inf
+    return False

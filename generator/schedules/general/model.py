@@ -107,14 +107,14 @@ def _kernel(
     assert node.body is not None
     plain = replace(node, body=without_threads(node.body))
     work = block_work(plain, sizes, lambda op: DEAR.get(op, OPERATION))
-    resident = _resident(made, on)
+    resident, held = _resident(made, on), bool(held_dims(made.body))
     if not resident:
         return inf
     memory = moved_bytes(graph, node, sizes) / on.memory_bytes_per_us * _reopened(made)
     fetched = work.loaded * _fetched(made)
     cache = work.blocks * fetched / on.l2_bytes_per_us
     # Of the busiest multiprocessor: blocks at once, and how often.
-    clustered = bool(made.statements[Phase.JOINED])
+    clustered = bool(made.statements[Phase.JOINED]) and not (_is_alone(made) and not held)
     places = on.multiprocessors * (CLUSTERED if clustered else 1.0)
     around = BLOCK_US + (CLUSTER_US if clustered else 0.0)
     together = min(resident, ceil(work.blocks / places))
@@ -138,7 +138,7 @@ def _kernel(
     issuing = issued / min(ISSUED_PER_US, OF_A_WARP * warps)
     barriers = sum(isinstance(s, Barrier) for s in made.statements[Phase.LOOP])
     step = max(copying, computing, issuing) + BARRIER_US * barriers
-    if held_dims(made.body):  # one after the other, in turn where blocks follow each other
+    if held:  # one after the other, in turn where blocks follow each other
         parts = [*_reading_us(made, together), max(computing, issuing), _meeting_us(made)]
         step = max(parts) + (sum(parts) - max(parts)) / (together if rounds > 1 else 1)
     times = (memory, cache, rounds * (around + steps * step))
@@ -148,8 +148,12 @@ def _kernel(
 def _meeting_us(made: BlockProgram) -> float:
     """Return for how long the blocks of a cluster meet on their way: not first and last."""
     met = sum(isinstance(s, Barrier) and s.cluster for s in made.statements[Phase.JOINED])
-    alone = all(a.tile >= made.extents[a.dim].size for a in made.space.reduced)
-    return 0.0 if alone else MEETING_US * max(0, met - 2)
+    return 0.0 if _is_alone(made) else MEETING_US * max(0, met - 2)
+
+
+def _is_alone(made: BlockProgram) -> bool:
+    """Say whether clusters have one block."""
+    return all(a.tile >= made.extents[a.dim].size for a in made.space.reduced)
 
 
 def _reading_us(made: BlockProgram, together: int) -> Iterator[float]:

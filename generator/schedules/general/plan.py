@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mirage_kernels.early_weights import AFTER_WAIT, LETS_NEXT_START
 from mirage_kernels.generator.emit.cuda import Entry, Header
 from mirage_kernels.generator.emit.statements import dims_text
-from mirage_kernels.generator.ir import Graph, of_results, retile
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import Graph, of_results
 from mirage_kernels.generator.records.headers import header_of
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan
 from mirage_kernels.generator.schedules.general import (
     SCHEDULE,
     GeneralKnobs,
     GeneralRoles,
-    general_by_size,
-    general_variants,
+    best_knobs,
+    form_of,
+    planned_sizes,
     programs,
     roles_of,
+    tiled,
     variants_of,
 )
 from mirage_kernels.generator.schedules.general.candidates import fits
@@ -36,7 +39,12 @@ MOST_ELEMENTS = 2**25  # of all inputs, in a draw at full extents
 
 def require(subject: Subject) -> None:
     """Raise PlanError for a muGraph that no block has room for."""
-    general_variants(with_products(subject.graph), subject.on)
+    graph, on = with_products(subject.graph), subject.on
+    for sizes in planned_sizes(graph).values():
+        try:
+            best_knobs(graph, sizes, on, starts=1)
+        except PlanError:
+            best_knobs(graph, sizes, on)
 
 
 def planned(about: About, graph: Graph, catalogs: Sequence[Path] = ()) -> KernelRecord:
@@ -51,27 +59,35 @@ def planned(about: About, graph: Graph, catalogs: Sequence[Path] = ()) -> Kernel
     tuned = tuned_program(about.arch, key, catalogs)
     chosen = variants_of(_measured(graph, on, tuned))
     for knobs in (v.knobs for v in chosen):
-        tiled = retile(graph, dict(knobs.cuts))
-        require_same(tiled, knobs.threads, knobs.stages, about.indexed)
-    tiled = retile(graph, dict(chosen[-1].knobs.cuts))
-    return KernelRecord(**vars(about), roles=roles_of(graph), variants=chosen, graph=tiled)
+        require_same(tiled(graph, knobs), knobs.threads, knobs.stages, about.indexed)
+    as_found = [v.knobs for v in chosen if not v.knobs.reduction_kernel]
+    whole = tiled(graph, as_found[-1]) if as_found else graph
+    return KernelRecord(**vars(about), roles=roles_of(graph), variants=chosen, graph=whole)
 
 
 def _measured(graph: Graph, on: Target, tuned: Tuned | None) -> dict[int, GeneralKnobs]:
     """Return the knobs of every bucket: measured ones where there are some, else by the model."""
-    chosen = dict(general_by_size(graph, on))
-    for bucket in tuned.buckets if tuned else ():
-        knobs = bucket.chosen[0].knobs
-        if not isinstance(knobs, GeneralKnobs) or bucket.size not in chosen:
-            continue
-        if fits(graph, knobs, bucket.size, on):
-            chosen[bucket.size] = knobs
-    return chosen
+    buckets = {b.size: b.chosen[0].knobs for b in (tuned.buckets if tuned else ())}
+
+    def of(size: int, sizes: Mapping[str, int]) -> GeneralKnobs:
+        knobs = buckets.get(size)
+        if isinstance(knobs, GeneralKnobs) and fits(graph, knobs, size, on):
+            return knobs
+        return best_knobs(graph, sizes, on)
+
+    return {size: of(size, sizes) for size, sizes in planned_sizes(graph).items()}
 
 
 def cases(record: KernelRecord, variant: Variant) -> list[Case]:
     """Return what a variant is proved on: full static extents, uneven ones, a single tile."""
-    return full_cases(retile(record.graph, record.tiles(variant)), most=MOST_ELEMENTS)
+    assert isinstance(variant.knobs, GeneralKnobs)
+    return full_cases(tiled(record.graph, variant.knobs), most=MOST_ELEMENTS)
+
+
+def mugraph(record: KernelRecord, variant: Variant) -> Graph:
+    """Return the form of a record's muGraph that a variant computes."""
+    assert isinstance(variant.knobs, GeneralKnobs)
+    return form_of(record.graph, variant.knobs)
 
 
 def launcher(record: KernelRecord) -> Launcher:
@@ -82,6 +98,7 @@ def launcher(record: KernelRecord) -> Launcher:
         Bucket(
             n,
             tuple(replace(p, strided=record.strided) for p in programs(record.graph, k, indexed)),
+            form_of(record.graph, k),
         )
         for n, k in chosen
         if isinstance(k, GeneralKnobs)
@@ -138,5 +155,6 @@ PLAN = Plan(
     cases,
     sources,
     entries,
+    mugraph,
     proves_small=True,
 )

@@ -3,13 +3,13 @@
 It is what split-K products and decoding attention do. A search finds blocks that combine in a
 cluster, each relative to its own peak; here what they combine becomes results of a first kernel,
 and what follows the combine a second one. Which of the two runs faster is for the model of time to
-say: clusters find less room than single blocks, but a kernel more must start.
+say, of each size of call: clusters find less room than single blocks, but a kernel more must start.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from mirage_kernels.generator.ir import (
     Builder,
@@ -30,8 +30,10 @@ from mirage_kernels.generator.ir import (
     tile_type,
     with_precision,
 )
+from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.ir.infer import SCALAR, extents_of
 from mirage_kernels.generator.ir.ops import COMBINES
+from mirage_kernels.generator.plan.threads import with_threads, without_threads
 
 
 def with_reduction_kernels(graph: Graph, storage: DType) -> Graph | None:
@@ -44,6 +46,19 @@ def with_reduction_kernels(graph: Graph, storage: DType) -> Graph | None:
         for made in _Split(node, kernels, storage).kernels() if node in joined else (node,):
             kernels.keep(made)
     return check(retile(kernels.graph(graph.outputs), {}))
+
+
+@lru_cache(maxsize=8)
+def planned_apart(graph: Graph) -> Graph | None:
+    """Return that form of a planned muGraph, which has thread graphs; None if it has none."""
+    if not any(n.body is not None and n.body.of(*COMBINES) for n in graph.blocks):
+        return None
+    bodies = {n.name: without_threads(n.body) for n in graph.blocks if n.body is not None}
+    nodes = (replace(n, body=bodies.get(n.name)) for n in graph.nodes)
+    ends = [*graph.inputs, *(graph.producers[o] for o in graph.outputs)]
+    types = [v.type.dtype for n in ends for v in n.outs if v.type.dtype in STORAGE_DTYPES]
+    made = with_reduction_kernels(replace(graph, nodes=tuple(nodes)), (*types, DType.FP32)[0])
+    return with_threads(made) if made is not None else None
 
 
 @dataclass
