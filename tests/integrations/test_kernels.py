@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from types import ModuleType
@@ -241,6 +242,34 @@ def test_layers_of_transformers_are_named_and_replaced(
         torch.testing.assert_close(model(ids).logits, wanted, rtol=0.03, atol=0.03)
     norms = 5 if family == "Gemma2" else 3
     assert (calls.count("rms_norm"), calls.count("gated_mlp")) == (norms, 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_kernelized_layers_run_the_kernels(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
+    monkeypatch.setitem(globals(), "K", 2048)
+    monkeypatch.setitem(globals(), "N", 8192)
+    torch.manual_seed(0)
+    model = nn.Sequential(norm_class(0.0)(), mlp_class(SILU)()).to(torch.bfloat16).eval().cuda()
+    assert [*mirage.name_layers(model).values()] == ["RMSNorm", "SwiGLUMLP"]
+    x = torch.randn(2, 3, K, dtype=torch.bfloat16, device="cuda")
+    exact = deepcopy(model).double()(x.double()).detach()
+    mode = kernels.Mode.INFERENCE | kernels.Mode.TORCH_COMPILE
+    mode = mode if compiled else kernels.Mode.INFERENCE
+    with kernels.use_kernel_mapping(mirage.layer_mapping()):
+        kernels.kernelize(model, mode=mode, device="cuda", use_fallback=False)
+    run = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
+    with torch.no_grad():
+        run(x)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            found = run(x)
+            torch.cuda.synchronize()
+    launched = " ".join(event.name for event in seen.events() if "mirage" in event.name)
+    assert "rms_norm" in launched
+    assert "gated_mlp" in launched
+    assert (found.double() - exact).norm() < 0.01 * exact.norm()
 
 
 def test_another_package_of_that_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
