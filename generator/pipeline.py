@@ -38,7 +38,7 @@ from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
 from mirage_kernels.generator.schedules.general.choice import general_first
 from mirage_kernels.generator.schedules.general.reduction_kernels import with_reduction_kernels
-from mirage_kernels.generator.schedules.schedule import Subject
+from mirage_kernels.generator.schedules.schedule import Subject, Variant
 from mirage_kernels.generator.search.cases import Case, full_cases, small_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.independent import independent_specs, united
@@ -300,17 +300,23 @@ def _recorded(request: Request, choice: Choice, candidates: Candidates) -> Kerne
     return replace(made, broadcast=recipe.broadcast)
 
 
-def proved_graphs(record: KernelRecord) -> dict[Graph, list[Case]]:
-    """Return the muGraphs of a record, each with what it is proved on at its variants' tiles.
+def graphs_of(record: KernelRecord) -> dict[Graph, list[Variant]]:
+    """Return a record's own muGraph and other forms of it that kernels compute, by variants."""
+    found = dict[Graph, list[Variant]]({record.graph: []})
+    for variant in record.variants:
+        found.setdefault(plan_of(record).mugraph(record, variant), []).append(variant)
+    return found
 
-    They are the record's own, and other forms of it that kernels compute.
-    """
+
+def proved_graphs(record: KernelRecord) -> dict[Graph, list[Case]]:
+    """Return the muGraphs of a record, each with what it is proved on at its variants' tiles."""
     if record.no_plan:
         return {record.graph: full_cases(record.graph)}
-    plan, found = plan_of(record), dict[Graph, list[Case]]({record.graph: []})
-    for variant in record.variants:
-        found.setdefault(plan.mugraph(record, variant), []).extend(plan.cases(record, variant))
-    return found
+    plan = plan_of(record)
+    return {
+        graph: [case for variant in variants for case in plan.cases(record, variant)]
+        for graph, variants in graphs_of(record).items()
+    }
 
 
 def proof_cases(record: KernelRecord) -> list[Case]:

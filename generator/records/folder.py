@@ -18,7 +18,7 @@ from mirage_kernels.generator.emit.cuda import FORMS
 from mirage_kernels.generator.errors import FileError, JobError, MirageError
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
-from mirage_kernels.generator.pipeline import Result, prove_record, proved_graphs
+from mirage_kernels.generator.pipeline import Result, graphs_of, prove_record, proved_graphs
 from mirage_kernels.generator.recipe import (
     Recipe,
     Shape,
@@ -276,7 +276,7 @@ def _measured(proved: KernelRecord, recipe: Recipe, spec: Graph) -> KernelRecord
     try:
         check_graph(proved.graph)
         gate = _gate_of(recipe, spec, proved.storage)
-        measured = [gate.measure(graph) for graph in proved_graphs(proved)]
+        measured = [gate.measure(graph) for graph in graphs_of(proved)]
         _require_errors(proved, measured[0])
         made = replace(proved, summary=recipe.summary)
         recipe_sources([made])

@@ -27,6 +27,7 @@ from mirage_kernels.generator.schedules import general
 from mirage_kernels.generator.schedules.general import (
     GeneralKnobs,
     buckets_of,
+    candidates,
     explored,
     form_of,
     required,
@@ -38,7 +39,7 @@ from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.target import target
 
 ON = target("sm_90a")
-HEADS, QUERIES, KEYS, DIM = 2, 4, 2048, 128
+HEADS, QUERIES, KEYS, DIM = 2, 4, 1024, 64
 FEW = 2  # sequences, whose keys are split for a kernel of its own to join
 UNIT = 2.0**-8  # of bf16, twice its rounding
 
@@ -96,6 +97,8 @@ def test_each_form_is_proved_at_the_tiles_of_its_variants() -> None:
 
 
 def test_a_wrong_form_is_refused_when_it_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = of_both()
+
     def wrong(graph: Graph) -> Graph | None:
         made = planned_apart(graph)
         assert made is not None
@@ -107,7 +110,7 @@ def test_a_wrong_form_is_refused_when_it_is_proved(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(general, "planned_apart", wrong)
     with pytest.raises(VerifyError, match="not equal"):
-        prove_record(of_both(), spec(), lambda event: None)
+        prove_record(record, spec(), lambda event: None)
 
 
 def test_launches_are_those_of_the_form(tmp_path: Path) -> None:
@@ -126,7 +129,10 @@ def test_a_record_keeps_which_form_its_variants_have(tmp_path: Path) -> None:
     assert [v.knobs.reduction_kernel for v in load_record(path).variants] == [True, False]
 
 
-def test_candidates_are_of_both_forms_and_no_kernel_joins_a_single_part() -> None:
+def test_candidates_are_of_both_forms_and_no_kernel_joins_a_single_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(candidates, "SPREAD", 8)
     graph = found().record.graph
     knobs = [k for k, _ in general_candidates(graph, 16, ON, 4)]
     assert {k.reduction_kernel for k in knobs} == {True, False}
