@@ -54,7 +54,7 @@ from mirage_kernels.generator.search.select import (
 from mirage_kernels.generator.search.sketch import Found, Limits, counts_of
 from mirage_kernels.generator.search.superoptimizer import goal_of as whole_goal
 from mirage_kernels.generator.search.superoptimizer import run_search, search_job
-from mirage_kernels.generator.search.verify import Compared, Proof, prove
+from mirage_kernels.generator.search.verify import Proof, prove
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel, tuned_program
 
@@ -319,11 +319,6 @@ def proved_graphs(record: KernelRecord) -> dict[Graph, list[Case]]:
     }
 
 
-def proof_cases(record: KernelRecord) -> list[Case]:
-    """Return what a record's muGraphs are proved on: at full static extents and at small ones."""
-    return [case for cases in proved_graphs(record).values() for case in cases]
-
-
 def prove_record(record: KernelRecord, spec: Graph, progress: Progress) -> KernelRecord:
     """Return the record with the proof of its muGraphs at their real tile sizes and extents.
 
@@ -332,15 +327,12 @@ def prove_record(record: KernelRecord, spec: Graph, progress: Progress) -> Kerne
     check_graph(record.graph)
     small = small_cases(spec) if record.no_plan or plan_of(record).proves_small else []
     graphs = {graph: [*small, *cases] for graph, cases in proved_graphs(record).items()}
-    count, proved = sum(map(len, graphs.values())), list[Compared]()
+    count, numbers = sum(map(len, graphs.values())), itertools.count(1)
 
     def announced(cases: Sequence[Case]) -> Iterator[Case]:
         for case in cases:
-            done = next(numbers)
-            progress(Event("prove", done, count, f"{record.recipe} {record.stem}"))
+            progress(Event("prove", next(numbers), count, f"{record.recipe} {record.stem}"))
             yield case
 
-    for graph, cases in graphs.items():
-        numbers = itertools.count(len(proved) + 1)
-        proved += prove(spec, graph, announced(cases), seed=SEED).cases
-    return replace(record, proof=Proof.of(proved))
+    proofs = [prove(spec, g, announced(cases), seed=SEED) for g, cases in graphs.items()]
+    return replace(record, proof=Proof.of([c for proof in proofs for c in proof.cases]))

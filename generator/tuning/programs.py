@@ -28,8 +28,7 @@ from mirage_kernels.generator.schedules.choose import (
 )
 from mirage_kernels.generator.schedules.general import (
     GeneralRoles,
-    general_by_size,
-    sizes_for,
+    planned_sizes,
 )
 from mirage_kernels.generator.schedules.general import plan as general
 from mirage_kernels.generator.schedules.general.candidates import general_candidates
@@ -88,9 +87,9 @@ Made = tuple[tuple[Bucket, ...], str, Callable[[Knobs], str]]
 def _of_general(record: KernelRecord, top: int) -> Made:
     graph, on, counted = record.graph, target(record.arch), record.roles.counted
     buckets = []
-    for size in general_by_size(graph, on):
+    for size, planned in planned_sizes(graph).items():
         found = general_candidates(graph, size, on, top + GENERAL_MORE)
-        sizes = {d: n for d, n in sizes_for(graph, counted, size).items() if d in _dynamic(record)}
+        sizes = {d: n for d, n in planned.items() if d in _dynamic(record)}
         buckets.append(Bucket(size, tried=_tried(found), sizes=sizes))
 
     def source(knobs: Knobs) -> str:

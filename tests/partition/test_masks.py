@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from mirage_kernels.generator.errors import RecipeError, VerifyError
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import DType, Graph, Node
-from mirage_kernels.generator.pipeline import proof_cases
+from mirage_kernels.generator.pipeline import proved_graphs
 from mirage_kernels.generator.recipe import trace
 from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.verify import prove
@@ -158,7 +159,7 @@ def test_a_window_of_positions_is_a_kernel_that_keeps_both_of_its_sides(side: in
     require_same(program, windowed, scores=drawn(4, 24, 72))
     (made,) = program.results
     spec = trace(made.request.recipe, made.request.shape, made.request.dtype)
-    cases = [*small_cases(spec), *proof_cases(made.record)]
+    cases = [*small_cases(spec), *chain(*proved_graphs(made.record).values())]
     prove(spec, made.record.graph, cases, seed=3)
     with pytest.raises(VerifyError, match="not equal"):
         prove(spec, changed(made.record.graph, one_sided), cases, seed=3)

@@ -17,7 +17,8 @@ from mirage_kernels.generator.ir import DType, Graph, Phase
 from mirage_kernels.generator.pipeline import generate
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.request import Request
-from mirage_kernels.generator.schedules.general import general_variants
+from mirage_kernels.generator.schedules.general import variants_of
+from mirage_kernels.generator.schedules.general.plan import knobs_by_size
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tiles.check import compare, shortened
 from mirage_kernels.generator.tiles.cuda import KernelWriter
@@ -107,7 +108,7 @@ def test_a_store_of_uneven_tiles_is_cut_at_the_end(form: str) -> None:
 @pytest.mark.parametrize("form", ["gqa_full", "sliding_window_attention", "layer_norm_linear"])
 def test_blocks_have_room_for_forms_with_several_dims_of_rows(form: str) -> None:
     graph = load_record(min((KERNELS / form).glob("*_fp16.json"))).graph
-    assert general_variants(graph, target("sm_90a"))[-1].bucket == 0
+    assert variants_of(knobs_by_size(graph, target("sm_90a")))[-1].bucket == 0
 
 
 def of_few_queries() -> Graph:

@@ -56,7 +56,7 @@ class GeneralKnobs(Knobs):
 SCHEDULE = Schedule[Graph](
     knobs=GeneralKnobs,
     roles=GeneralRoles,
-    fits=lambda graph, on: tuple(reasons_against(graph, on)),
+    fits=lambda graph, on: reasons_against(graph, on),
 )
 
 
@@ -110,10 +110,9 @@ def tiled(graph: Graph, knobs: GeneralKnobs) -> Graph:
 
 def required(graph: Graph, on: Target) -> list[Form]:
     """Return the forms of a muGraph that can be general kernels; raises PlanError for none."""
-    found = [form for form in forms_of(graph) if not any(reasons(form.graph, on))]
-    for reason in reasons(graph, on) if not found else ():
+    for reason in reasons_against(graph, on):
         raise PlanError(reason)
-    return found
+    return [form for form in forms_of(graph) if not any(reasons(form.graph, on))]
 
 
 def reasons_against(graph: Graph, on: Target) -> tuple[str, ...]:
@@ -280,19 +279,6 @@ def planned_sizes(graph: Graph) -> dict[int, dict[str, int]]:
     """Return the extents that each bucket is planned for."""
     counted = roles_of(graph).counted
     return {size: sizes_for(graph, counted, size) for size in buckets_of(graph, counted)}
-
-
-def general_by_size(graph: Graph, on: Target) -> dict[int, GeneralKnobs]:
-    """Return the knobs of every bucket; a library's products are blocks already (products.py).
-
-    Raises PlanError where there are none.
-    """
-    return {size: best_knobs(graph, sizes, on) for size, sizes in planned_sizes(graph).items()}
-
-
-def general_variants(graph: Graph, on: Target) -> tuple[Variant[GeneralKnobs], ...]:
-    """Return the variants of `general_by_size`."""
-    return variants_of(general_by_size(graph, on))
 
 
 def variants_of(chosen: Mapping[int, GeneralKnobs]) -> tuple[Variant[GeneralKnobs], ...]:

@@ -57,7 +57,7 @@ def planned(about: About, graph: Graph, catalogs: Sequence[Path] = ()) -> Kernel
     graph, on = with_products(graph), target(about.arch)
     key = Key(about.recipe, about.dtype, about.shape)
     tuned = tuned_program(about.arch, key, catalogs)
-    chosen = variants_of(_measured(graph, on, tuned))
+    chosen = variants_of(knobs_by_size(graph, on, tuned))
     for knobs in (v.knobs for v in chosen):
         require_same(tiled(graph, knobs), knobs.threads, knobs.stages, about.indexed)
     as_found = [v.knobs for v in chosen if not v.knobs.reduction_kernel]
@@ -65,8 +65,11 @@ def planned(about: About, graph: Graph, catalogs: Sequence[Path] = ()) -> Kernel
     return KernelRecord(**vars(about), roles=roles_of(graph), variants=chosen, graph=whole)
 
 
-def _measured(graph: Graph, on: Target, tuned: Tuned | None) -> dict[int, GeneralKnobs]:
-    """Return the knobs of every bucket: measured ones where there are some, else by the model."""
+def knobs_by_size(graph: Graph, on: Target, tuned: Tuned | None = None) -> dict[int, GeneralKnobs]:
+    """Return the knobs of every bucket: measured ones where there are some, else by the model.
+
+    A library's products are blocks already (products.py). Raises PlanError where there are none.
+    """
     buckets = {b.size: b.chosen[0].knobs for b in (tuned.buckets if tuned else ())}
 
     def of(size: int, sizes: Mapping[str, int]) -> GeneralKnobs:
