@@ -297,7 +297,7 @@ def _recorded(request: Request, choice: Choice, candidates: Candidates) -> Kerne
         return KernelRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
     made = choice.plan.record(about, with_threads(graph), request.catalogs)
     made = replace(made, stacked=recipe.stacked, strided=recipe.strided)
-    return replace(made, broadcast=recipe.broadcast)
+    return replace(made, broadcast=recipe.broadcast, row_parts=recipe.row_parts)
 
 
 def graphs_of(record: KernelRecord) -> dict[Graph, list[Variant]]:

@@ -100,6 +100,8 @@ class Recipe:
     Of several programs that share nothing but inputs, and that one launch is to run, `independent`
     says how many results each has.
     `broadcast` names vectors that calls give as one element, with a stride of 0.
+    Along the output's last dim, whatever has it may come in `row_parts` of so many rows each: every
+    part of a weight and of the output is a tensor of its own then.
     General kernels are planned for the `typical` extents of dynamic dims.
     """
 
@@ -119,6 +121,7 @@ class Recipe:
     indexed: tuple[Indexed, ...] = ()
     independent: tuple[int, ...] = ()
     broadcast: tuple[str, ...] = ()
+    row_parts: tuple[int, ...] = ()
     typical: Mapping[str, int] = field(default_factory=dict)
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
     name: str = ""

@@ -16,10 +16,13 @@ struct Grid {
   int cluster = 1;  // blocks of a cluster, along the row tiles
 };
 
+// Tiles of rows: of a number of them, or of parts (row_parts.cuh).
+constexpr int64_t tiles_of(int64_t rows, int size) { return ceil_div(rows, size); }
+
 // The tiles of a result of `rows` and `tokens`, each a block.
-template <class Config>
-Grid tile_grid(int64_t tokens, int64_t rows, int shared_bytes) {
-  const int64_t row_tiles = ceil_div(rows, Config::kRows);
+template <class Config, class Rows>
+Grid tile_grid(int64_t tokens, Rows rows, int shared_bytes) {
+  const int64_t row_tiles = tiles_of(rows, Config::kRows);
   return {row_tiles, ceil_div(tokens, Config::kTokens), kBlockThreads<Config>, shared_bytes};
 }
 

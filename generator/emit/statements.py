@@ -98,7 +98,50 @@ def launch_function(writer: Writer, schedule: str) -> Iterator[None]:
 def statics(program: TileProgram) -> dict[str, int]:
     """Return the static extents of a program, which its text takes from `Config`."""
     dims = {d.name: d for o in program.inputs for d in o.type.dims}
-    return {d.name: d.size for d in dims.values() if not d.dynamic}
+    return {d.name: d.size for d in dims.values() if not d.dynamic} | part_dims(program)
+
+
+def part_dims(program: TileProgram) -> dict[str, int]:
+    """Return the extents of the parts that rows come in, none where they are of one tensor."""
+    return {f"{program.roles.rows}_{i}": n for i, n in enumerate(program.row_parts)}
+
+
+def included(program: TileProgram) -> tuple[str, ...]:
+    """Return the headers of what is written here."""
+    return ("tile/tile.cuh", *(("tile/row_parts.cuh",) if program.row_parts else ()))
+
+
+def row_parts(program: TileProgram) -> str:
+    """Return the type of the parts that rows come in."""
+    return f"tile::RowParts<{', '.join(part_dims(program))}>"
+
+
+def own_part(program: TileProgram, tile: str, rows: str) -> list[str]:
+    """Return the line that says which rows a block has; nothing where they are of one tensor."""
+    line = f"const auto part = {row_parts(program)}::of({tile}, {rows});"
+    return [line] if program.row_parts else []
+
+
+def tile_of(program: TileProgram, tile: str) -> str:
+    """Return the tile of its part's rows that a block has, by its tile of all."""
+    return "part.tile" if program.row_parts else tile
+
+
+def all_rows(program: TileProgram) -> str:
+    """Return how many rows there are, for a block: its part's."""
+    return "part.rows" if program.row_parts else program.roles.rows
+
+
+def given_rows(program: TileProgram) -> str:
+    """Return what a grid is made for: a number of rows, or their parts."""
+    return f"{row_parts(program)}{{}}" if program.row_parts else program.roles.rows
+
+
+def place_of(operand: Operand, program: TileProgram) -> str:
+    """Return the place of a tensor among the arguments."""
+    if not program.in_parts(operand):
+        return str(operand.index)
+    return f"{operand.index} + part.index" if operand.index else "part.index"
 
 
 THREADS = "tile::kBlockThreads<Config>"
@@ -121,9 +164,10 @@ def operand_dims(operand: Operand, program: TileProgram) -> str:
     return dims_text((*slices, *operand.type.names))
 
 
-def pointer(operand: Operand) -> str:
+def pointer(operand: Operand, program: TileProgram) -> str:
     """Return the line that names an input where it lies."""
-    return f"const T* {operand.name} = static_cast<const T*>(args.inputs[{operand.index}]);"
+    place = place_of(operand, program)
+    return f"const T* {operand.name} = static_cast<const T*>(args.inputs[{place}]);"
 
 
 def camel(name: str) -> str:
@@ -217,7 +261,7 @@ def _read(s: Statement, program: TileProgram) -> str:
     """Return the beginning of the call that reads an element of an input, or a token's number."""
     (name,) = s.args
     operand = next((o for o in program.inputs if o.name == name), None)
-    stride = f"args.row_strides[{operand.index}]" if operand else ""
+    stride = f"args.row_strides[{place_of(operand, program)}]" if operand else ""
     if s.layout is Layout.ROW_SUMS:
         return f"load_row({name}, {f'{stride}, ' if operand and operand.broadcast else ''}out_tile"
     if s.layout is Layout.ACCUM:
@@ -230,8 +274,9 @@ def _read(s: Statement, program: TileProgram) -> str:
 def operands(writer: Writer, inputs: Sequence[Operand], program: TileProgram) -> None:
     """Write where inputs and results lie; what a program produces lies nowhere else."""
     results = () if program.produces else program.results
-    lines = [(pointer(o), o) for o in inputs]
-    lines += [(f"T* {o.name} = static_cast<T*>(args.outputs[{o.index}]);", o) for o in results]
+    lines = [(pointer(o, program), o) for o in inputs]
+    at = ((o, place_of(o, program)) for o in results)
+    lines += [(f"T* {o.name} = static_cast<T*>(args.outputs[{place}]);", o) for o, place in at]
     writer.table([(line, operand_dims(o, program)) for line, o in lines])
 
 
@@ -251,7 +296,7 @@ def fetches(program: TileProgram, threads: str) -> list[str]:
     """Return the copies of tiles that the loop does not cut; weights, so as early as weights."""
     lines = [EARLY] if program.fetches else []
     for s in program.fetches:
-        where = f"{s.out}, {s.args[0]}, first_row, {program.roles.rows}"
+        where = f"{s.out}, {s.args[0]}, first_row, {all_rows(program)}"
         lines += [kept_at(s), f"tile::fetch<{threads}>({where});"]
     return lines
 
@@ -265,7 +310,7 @@ def stage_tile(program: TileProgram, dim: str, kept: Iterable[Statement]) -> lis
 def output_tile(program: TileProgram, first_token: str = "first_token") -> str:
     """Return the line that says which elements of the result a block finishes."""
     roles = program.roles
-    extent = f"{{first_row, {roles.rows}, {first_token}, {roles.tokens}}}"
+    extent = f"{{first_row, {all_rows(program)}, {first_token}, {roles.tokens}}}"
     return f"const tile::OutputTile out_tile{extent};"
 
 

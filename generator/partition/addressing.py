@@ -15,6 +15,7 @@ from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import index_tensors
 from mirage_kernels.generator.ir.indexed import RESULT
 from mirage_kernels.generator.partition.indices import Step, rows_step
+from mirage_kernels.generator.partition.siblings import in_parts, whole
 from mirage_kernels.generator.partition.trace import Node, is_view
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.tiles.indices import gathered, scattered
@@ -84,9 +85,13 @@ def _numbers(value: Any, rows: int, generator: torch.Generator, *, wraps: bool) 
 def by_reference(
     recipe: Recipe, given: Sequence[torch.Tensor], into: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor]:
-    """Compute a kernel by its recipe's reference, with the rows that index tensors say."""
+    """Compute a kernel by its recipe's reference: of parts of rows, or of rows that indices say."""
     import torch
 
+    if recipe.row_parts:
+        parts = in_parts(recipe, recipe.reference_results(*whole(recipe, given)))
+        pairs = zip(parts, into, strict=True)
+        return [x if place is None else place.copy_(x) for x, place in pairs]
     names = list(recipe.inputs)
     tensors = dict(zip(names, given, strict=False))
     taken = [x.by for x in index_tensors(recipe.indexed)]

@@ -49,7 +49,8 @@ def cut_again(
         request = Request(recipe, recipe.shapes[0], dtype, arch)
         record = kernels.get(recipe.name)
         shape = {n: request.shape.dims[n] for n in recipe.static_dims}
-        if record is None or (record.shape, record.indexed) != (shape, recipe.indexed):
+        known = (shape, recipe.indexed, recipe.row_parts)
+        if record is None or (record.shape, record.indexed, record.row_parts) != known:
             raise SearchError(f"there is no kernel {recipe.name}", "generate the function anew")
         return Result(request, record, NOTHING, {})
 

@@ -16,6 +16,7 @@ from math import prod
 
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.steps import MOST_CENTRED
+from mirage_kernels.generator.partition.attention import attention_of
 from mirage_kernels.generator.partition.pieces import is_join, is_turned, shape_of
 from mirage_kernels.generator.partition.products import (
     ATTENTION,
@@ -26,13 +27,12 @@ from mirage_kernels.generator.partition.products import (
 )
 from mirage_kernels.generator.partition.reductions import (
     CENTRED,
-    REDUCTIONS,
-    SOFTMAX,
     first_of,
     reduces,
 )
 from mirage_kernels.generator.partition.rewriting import CASTS
-from mirage_kernels.generator.partition.trace import Node, Trace, is_view, mutates
+from mirage_kernels.generator.partition.siblings import MOST, alike
+from mirage_kernels.generator.partition.trace import Node, Trace, is_view, memory_of, mutates
 
 FEW = 64  # rows up to which kernels multiply at the speed of memory
 LOW_RANK = 128  # columns of a product that the next one may take in the same kernel
@@ -57,6 +57,7 @@ class Group:
     kind: Kind
     region: int = 0  # between operators that write over their operands
     nodes: list[Node] = field(default_factory=list)
+    siblings: bool = False  # its products are of one tensor, and each has a result
 
     @property
     def products(self) -> list[Node]:
@@ -118,13 +119,14 @@ class Grouping:
         self.calls = {*cuts.calls, *trace.refused}
         self.groups: list[Group] = []
         self.of: dict[Node, Group] = {}
-        self.attention = self._attention()
+        self.attention = attention_of(self)
         region = 0
         for node in trace.nodes:
             if trace.is_free(node) and node not in self.calls:
                 continue
             self._place(node, region)
             region += mutates(node) and node in trace.refused
+        self._merge_siblings()
         self._merge_chains()
         self._merge_pieces(cuts.parted)
         self._merge_sums(cuts.apart)
@@ -179,7 +181,7 @@ class Grouping:
         """Say whether the function returns a value, or PyTorch takes it."""
         if node in map(self.seen, self.trace.results):
             return True
-        return any(u in self.calls or not self._multiplied(u) for u in self._users(node))
+        return any(u in self.calls or not self._multiplied(u) for u in self.users(node))
 
     def _add(self, node: Node, group: Group) -> None:
         if group not in self.groups:
@@ -225,12 +227,27 @@ class Grouping:
         self.of |= dict.fromkeys(group.nodes, into)
         self.groups.remove(group)
 
+    def _merge_siblings(self) -> None:
+        """Multiply one tensor by several weights in one kernel.
+
+        What nothing writes over may be multiplied sooner, in front of what writes something else.
+        """
+        found, single = dict[object, list[Group]](), {*self.alone, *self.unjoined}
+        for group in self.groups:
+            same = alike(group.nodes, self.trace.inputs) if group.kind is Kind.PRODUCT else None
+            if same is not None and not {*group.nodes} & single:
+                taken = {memory_of(self.trace, a) for a in group.nodes[0].all_input_nodes}
+                region = group.region if taken & self.trace.written else 0
+                found.setdefault((region, same), []).append(group)
+        for first, *others in found.values():
+            for group in others[: MOST - 1]:
+                self._merge(group, first)
+                first.siblings = True
+
     def _merge_chains(self) -> None:
         """Put what is computed for one product alone in front of it, in its kernel."""
         for group in [g for g in self.groups if g.kind is Kind.CHAIN][::-1]:
-            users = {
-                id(self.of.get(u)): self.of.get(u) for n in group.nodes for u in self._users(n)
-            }
+            users = {id(self.of.get(u)): self.of.get(u) for n in group.nodes for u in self.users(n)}
             users.pop(id(group), None)
             into = next(iter(users.values()), None)
             if len(users) != 1 or into is None or into.region != group.region:
@@ -239,7 +256,8 @@ class Grouping:
             free = not {*into.nodes} & self.bare
             free &= not group.reductions or not self._result(group)
             sums = sum(reduces(n) + (operator_of(n) in CENTRED) for n in group.nodes)
-            free &= sums * len(into.products) <= MOST_IN_FRONT
+            products = 1 if into.siblings else len(into.products)
+            free &= sums * products <= MOST_IN_FRONT
             free &= may_be_general([*group.nodes, *into.nodes])
             if group.reductions <= most and free and self._room(into, group.nodes):
                 self._merge(group, into)
@@ -284,7 +302,7 @@ class Grouping:
         """Say whether the function returns a value of a group, or another group takes it."""
         if node in map(self.seen, self.trace.results):
             return True
-        return any(self.of[u] is not group for u in self._users(node))
+        return any(self.of[u] is not group for u in self.users(node))
 
     # -- what depends on what ----------------------------------------------------------------------
 
@@ -303,10 +321,11 @@ class Grouping:
         found = [self.of.get(self.seen(n)) for n in taken]
         return [g for i, g in enumerate(found) if g is not None and g not in found[:i]]
 
-    def _users(self, node: Node) -> Iterator[Node]:
+    def users(self, node: Node) -> Iterator[Node]:
+        """Yield what takes a value, or views of it."""
         for user in self.trace.users(node):
             if self._looks(user):
-                yield from self._users(user)
+                yield from self.users(user)
             else:
                 yield user
 
@@ -333,52 +352,3 @@ class Grouping:
     def _acyclic(self, a: Group, b: Group) -> bool:
         outer = [g for g in (*self.needs(a), *self.needs(b)) if g is not a and g is not b]
         return not self._reaches(outer, a) and not self._reaches(outer, b)
-
-    # -- attention ---------------------------------------------------------------------------------
-
-    def _attention(self) -> dict[Node, list[Node]]:
-        """Return the nodes of each attention, product to product, by each of them."""
-        found: dict[Node, list[Node]] = {}
-        for softmax in self.trace.nodes:
-            if operator_of(softmax) in SOFTMAX and softmax not in self.calls:
-                nodes = [*self._back(softmax), softmax, *self._on(softmax)]
-                own = [n for n in nodes if n not in self.calls and operator_of(n) in PRODUCTS]
-                ends = [n for n in own if self.few(n)]
-                if len(ends) == 2 and not {*nodes} & {*found, *self.calls, *self.alone}:
-                    found |= dict.fromkeys(nodes, nodes)
-        return found
-
-    def _back(self, node: Node) -> list[Node]:
-        """Return the way from a product to a softmax through elementwise functions."""
-        way: list[Node] = []
-        while True:
-            made = [self.seen(a) for a in node.all_input_nodes]
-            made = [n for n in made if n.op == "call_function" and n not in self.calls]
-            before = [n for n in made if self._leads(n)]
-            if len(before) != 1 or len(way) > MOST_NODES:
-                return []
-            (node,) = before
-            way.insert(0, node)
-            if operator_of(node) in PRODUCTS:
-                return way
-
-    def _leads(self, node: Node) -> bool:
-        """Say whether a product comes to a node through elementwise functions alone."""
-        op = operator_of(node)
-        if op in PRODUCTS or op in REDUCTIONS or node in self.calls:
-            return op in PRODUCTS
-        made = [self.seen(a) for a in node.all_input_nodes]
-        return any(self._leads(n) for n in made if n.op == "call_function")
-
-    def _on(self, node: Node) -> list[Node]:
-        """Return the way from a softmax to the product of its weights."""
-        way: list[Node] = []
-        while len(way) <= MOST_NODES:
-            users = [*self._users(node)]
-            if len(users) != 1 or operator_of(users[0]) in REDUCTIONS:
-                return []
-            (node,) = users
-            way.append(node)
-            if operator_of(node) in PRODUCTS:
-                return way
-        return []

@@ -14,6 +14,7 @@ from mirage_kernels.generator.partition.places import (
     places_of,
     views_first,
 )
+from mirage_kernels.generator.partition.siblings import with_siblings
 from mirage_kernels.generator.partition.trace import Node, Trace, base_of, is_view
 from mirage_kernels.generator.partition.views import in_its_order, looked_at
 
@@ -28,7 +29,8 @@ def parts_of(grouping: Grouping, copies: Mapping[Node, Node]) -> list[Part]:
     trace, made = grouping.trace, _Parts(grouping)
     for group in ordered(grouping):
         if group.kind is not Kind.CALL:
-            made.add(_kernel(grouping, group))
+            part = _kernel(grouping, group)
+            made.add(with_siblings(part) if group.siblings else part)
         else:
             (node,) = group.nodes
             made.call(node, copies.get(node))

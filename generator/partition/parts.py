@@ -27,6 +27,7 @@ from mirage_kernels.generator.partition.indices import (
 from mirage_kernels.generator.partition.places import Flow, Place, join_step
 from mirage_kernels.generator.partition.products import is_wide
 from mirage_kernels.generator.partition.reductions import reduces
+from mirage_kernels.generator.partition.siblings import in_place, recipe_of, step_of
 from mirage_kernels.generator.partition.trace import Node, Size, Trace, base_of, is_view
 from mirage_kernels.generator.partition.views import Own, strides_of
 from mirage_kernels.generator.recipe import Recipe
@@ -50,6 +51,7 @@ class Part:
     places: Mapping[Node, Place] = field(default_factory=dict)  # of results, or what a cat joins
     gathers: Mapping[Node, Access] = field(default_factory=dict)  # of inputs, or of its own node
     members: tuple[Part, ...] = ()  # kernels that one launch runs, none for a kernel of its own
+    siblings: tuple[Part, ...] = ()  # what a kernel computes whose rows come in parts, one by one
 
     @property
     def key(self) -> frozenset[str]:
@@ -110,6 +112,9 @@ class Part:
         alone = self.kind in (Kind.CHAIN, Kind.PRODUCT) and not self.members
         if not alone or any(isinstance(s, dict) for s in sizes):
             return None
+        if self.siblings:
+            alike = in_place(self)[0].by_rows(name)
+            return self.recipe(name, by_rows=True) if alike else None
         made = self.recipe(name, by_rows=True)
         function = made.reference
         assert isinstance(function, TracedFunction)
@@ -121,6 +126,8 @@ class Part:
 
     def recipe(self, name: str, *, by_rows: bool = False) -> Recipe:
         """Return its recipe; raises RecipeError for what kernels cannot be made of."""
+        if self.siblings:
+            return recipe_of(self, name, by_rows=by_rows)
         names = {n: self.trace.name(n) for n in self.inputs}
         dynamic: dict[str, dict[int, str]] = {}
         extents: dict[str, int] = {}
@@ -237,6 +244,8 @@ class Part:
 
     def step(self, recipe: Recipe, symbol: str) -> Step:
         """Return how a program runs its kernel."""
+        if self.siblings:
+            return step_of(self, recipe, symbol)
         function = recipe.reference
         assert isinstance(function, TracedFunction)
         by_name = {self.trace.name(n): n for n in self.inputs}

@@ -232,8 +232,9 @@ def _way(made: Program, trace: Trace, make: Make, most: Most) -> Way:
 def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
     """Make the kernel of a part; where there is none, note what to cut otherwise.
 
-    A launch of several kernels is taken apart. Pieces of one tensor and products go alone, products
-    first without what is in front of them; the last of several sums starts a kernel of its own.
+    A launch of several kernels is taken apart, and so are siblings. Pieces of one tensor and
+    products go alone, products first without what is in front of them; the last of several sums
+    starts a kernel of its own.
     """
     if part.kind is Kind.CALL:
         return True
@@ -282,10 +283,10 @@ def _result(made: Program, make: Make, part: Part) -> Result:
 
 def _cut_otherwise(part: Part, cuts: Cuts) -> None:
     """Note what to cut otherwise for a part without a kernel."""
-    if part.members:
+    products = products_of(part.nodes)
+    if part.members or (part.siblings and part.computing[0] in products):
         cuts.unjoined.update(part.results)
         return
-    products = products_of(part.nodes)
     sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
     joined = [p.whole for p in part.places.values()]
     joined = [cat for cat in joined if joined.count(cat) > 1 and cat not in cuts.parted]
@@ -334,7 +335,8 @@ def _is_slow(result: Result, part: Part) -> bool:
     if result.record.no_plan:
         return True
     variants = result.record.variants
-    few = len(part.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
+    alone = part.siblings[0] if part.siblings else part
+    few = len(alone.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
     one = len(result.record.graph.blocks) == 1
     slow = few or not (_is_fast(result) or (one and _is_batched(part)))
     return part.kind is Kind.PRODUCT and _of_weights(part) and slow

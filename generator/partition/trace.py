@@ -203,6 +203,11 @@ class Trace:
         return reasons, found
 
     @cached_property
+    def written(self) -> set[Node]:
+        """Return the memory that operators write over."""
+        return {memory_of(self, w) for n in self.nodes for w in written_by(n)}
+
+    @cached_property
     def _order(self) -> dict[Node, int]:
         return {n: i for i, n in enumerate(self.graph.nodes)}
 

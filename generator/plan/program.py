@@ -183,6 +183,7 @@ class TileProgram:
     lines: tuple[Statement, ...] = ()  # once per token, before the loop
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines
     grid: tuple[str, ...] = ()  # the dims that it cuts
+    row_parts: tuple[int, ...] = ()  # rows of tensors of their own, which the rows come in
     received: tuple[Statement, ...] = ()  # kept as other blocks of the launch leave it
     producers: TileProgram | None = None  # what these run
     consumers: TileProgram | None = None  # the same program for blocks that receive it
@@ -196,6 +197,10 @@ class TileProgram:
     def streamed(self) -> TileProgram:
         """What the blocks run that stream the rows: all of it unless they receive something."""
         return self.consumers or self
+
+    def in_parts(self, operand: Operand) -> bool:
+        """Say whether a tensor comes in parts: `index` is then that of its first."""
+        return bool(self.row_parts) and self.roles.rows in operand.type.names
 
     @property
     def produces(self) -> bool:

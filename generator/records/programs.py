@@ -84,9 +84,13 @@ def program_entry(record: KernelRecord, *, waits_first: bool = False) -> str:
     about |= {LETS_NEXT_START: AFTER_WAIT} if waits_first else {}
     symbol = f"{record.recipe}_{record.stem}"
     strided = broadcast_inputs(record)
-    launcher = Launcher(record.graph, (), "", symbol, record.storage, about, broadcast=strided)
-    results = len(record.graph.outputs)
-    ranks = [len(v.type.dims) for v in launcher.tensors[:-results]]
+    parted = (record.roles.rows, record.row_parts)
+    launcher = Launcher(
+        record.graph, (), "", symbol, record.storage, about, broadcast=strided, parted=parted
+    )
+    count = len(record.graph.outputs)
+    results = len(launcher.given(launcher.tensors[-count:]))
+    ranks = [len(v.type.dims) for v in launcher.given(launcher.tensors[:-count])]
     shape = f"{len(ranks)}, {results}, {len(launcher.dynamic)}, {len(launcher.scalars)}"
     text = "\n    ".join(quoted(launcher.signature()))
     each = ", ".join(map(str, ranks))

@@ -88,6 +88,7 @@ class KernelRecord(About):
     stacked: tuple[str, ...] = ()  # weights that may be slices of stacks, by token
     strided: bool = False  # tensors lie apart in memory, all strides are of the call
     broadcast: tuple[str, ...] = ()  # vectors that calls give as one element, with a stride of 0
+    row_parts: tuple[int, ...] = ()  # rows of weights and results of their own, which rows come in
     no_plan: str = ""  # why there is no kernel
 
     @property
@@ -122,6 +123,7 @@ class KernelRecord(About):
             **({"stacked": list(self.stacked)} if self.stacked else {}),
             **({"strided": True} if self.strided else {}),
             **({"broadcast": list(self.broadcast)} if self.broadcast else {}),
+            **({"row_parts": list(self.row_parts)} if self.row_parts else {}),
             **({"indexed": to_data(self.indexed)} if self.indexed else {}),
             "search": to_data(self.search),
             "proof": self.proof.to_json(),
@@ -172,6 +174,7 @@ def _read(data: dict[str, Json]) -> KernelRecord:
         stacked=from_data(tuple[str, ...], data.get("stacked", [])),
         strided=from_data(bool, data.get("strided", False)),
         broadcast=from_data(tuple[str, ...], data.get("broadcast", [])),
+        row_parts=from_data(tuple[int, ...], data.get("row_parts", [])),
     )
 
 

@@ -52,6 +52,11 @@ class LoopKnobs(Knobs):
     prologue_warps: int = 0  # of a block of the prologue kernel; 0: there is none
 
     @property
+    def finished_rows(self) -> int:
+        """Return how many rows a block finishes, of those that it shares."""
+        return self.rows
+
+    @property
     def producer_knobs(self) -> LoopKnobs:
         """Return what producer blocks are as blocks of their own."""
         raise NotImplementedError

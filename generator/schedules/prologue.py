@@ -176,7 +176,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     out = program.output
     lines = Lines(program, "token", Rows("AfterPrologue", program.roles.depth))
     writer.write(*lines.head(program.roles.depth, "kPrologueThreads<Config>"), "")
-    operands = [(pointer(o), operand_dims(o, program)) for o in program.inputs]
+    operands = [(pointer(o, program), operand_dims(o, program)) for o in program.inputs]
     made = f"T* {out.name} = static_cast<T*>(args.workspace);"
     writer.table([*operands, (made, operand_dims(out, program))])
     writer.write(

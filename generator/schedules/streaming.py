@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import ClassVar
 
 from mirage_kernels.generator.emit.cuda import Entry, KernelSource, Part, recipe_files
 from mirage_kernels.generator.emit.statements import statics
+from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
@@ -98,7 +99,12 @@ class Kernel(KernelSource[TileProgram]):
         operands = {o.name: o for o in program.inputs}
         loads = [s for s in (*program.loads, *program.fetches) if s.layout in CONTIGUOUS]
         weights = [operands[s.args[0]] for s in loads]
-        return [f"{{{o.index}, Shape::{o.type.names[-1]}}}" for o in weights]
+        places = [
+            (o.index + i, o)
+            for o in weights
+            for i in range(len(program.row_parts) if program.in_parts(o) else 1)
+        ]
+        return [f"{{{at}, Shape::{o.type.names[-1]}}}" for at, o in places]
 
 
 def require(subject: Subject) -> None:
@@ -174,10 +180,44 @@ def kernel_of(record: KernelRecord) -> Kernel:
     program = tile_program(record.recipe, record.graph, record.arch)
     if any(producers_of(v.knobs) for v in record.variants):
         program = with_producer_blocks(program, target(record.arch))
-    strided = broadcast_inputs(record)
-    inputs = tuple(replace(o, broadcast=o.name in strided) for o in program.inputs)
-    program = replace(program, inputs=inputs)
+    program = as_called(program, record)
     return Kernel(program, record.variants, record.storage, kernel_header(record, program))
+
+
+def as_called(program: TileProgram, record: KernelRecord) -> TileProgram:
+    """Return a record's program with what calls give in other ways than the muGraph has it.
+
+    Vectors may be broadcast, rows may come in parts. Raises PlanError where blocks of a variant
+    would have no rows, or cannot find theirs.
+    """
+    strided, parts = broadcast_inputs(record), record.row_parts
+    inputs = tuple(replace(o, broadcast=o.name in strided) for o in program.inputs)
+    program = replace(program, inputs=inputs, row_parts=parts)
+    if parts:
+        for variant in record.variants:
+            _require_parts(program, variant.knobs)
+        ahead = accumulate((len(parts) if program.in_parts(o) else 1 for o in inputs), initial=0)
+        placed = (replace(o, index=at) for o, at in zip(inputs, ahead, strict=False))
+        program = replace(program, inputs=tuple(placed))
+    return program
+
+
+def _require_parts(program: TileProgram, knobs: Knobs) -> None:
+    """Raise PlanError for rows in parts that a kernel's blocks cannot take.
+
+    Blocks that share rows each finish some, those of a last tile too.
+    """
+    parts, said = program.row_parts, f"{program.recipe}: rows in parts {program.row_parts}"
+    if not isinstance(knobs, LoopKnobs) or knobs.producers or program.also:
+        raise PlanError(f"{said} are not planned for {knobs.schedule}")
+    if sum(parts) != program.extents[program.roles.rows] or len(parts) > ROOM["results"]:
+        raise PlanError(f"{said} are no rows of {program.roles.rows}")
+    others = knobs.rows - knobs.finished_rows
+    if any(0 < length % knobs.rows <= others for length in parts):
+        raise PlanError(f"{said} leave blocks of {knobs.rows} rows without some")
+    tensors = sum(len(parts) if program.in_parts(o) else 1 for o in program.inputs)
+    if tensors > ROOM["tensors"]:
+        raise PlanError(f"{said} are {tensors} tensors, a launch takes {ROOM['tensors']}")
 
 
 def broadcast_inputs(record: KernelRecord) -> tuple[str, ...]:

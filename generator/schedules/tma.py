@@ -74,6 +74,20 @@ def tma_tiles(program: TileProgram) -> list[Statement]:
     return [s for layout in order for s in program.loads if s.layout is layout]
 
 
+def maps(program: TileProgram) -> list[tuple[Statement, int]]:
+    """Return what the maps are of: TMA tiles, those of rows in parts once for each part."""
+    parts = range(max(1, len(program.row_parts)))
+    several = {Layout.ROWS: parts}
+    return [(s, i) for s in tma_tiles(program) for i in several.get(s.layout, parts[:1])]
+
+
+def _map(s: Statement, program: TileProgram, plan: TmaPlan) -> str:
+    """Return the map of a tile."""
+    at = str(maps(program).index((s, 0)))
+    in_parts = program.row_parts and s.layout is Layout.ROWS
+    return f"given.{plan.maps}[{f'{at} + part.index' if in_parts else at}]"
+
+
 def row_tensors(program: TileProgram) -> list[str]:
     """Return the tiles of rows, in the order of their tensor maps."""
     return [s.out for s in tma_tiles(program) if s.layout is Layout.ROWS]
@@ -91,7 +105,7 @@ def reductions(program: TileProgram, layout: Layout) -> list[Statement]:
 
 def args_type(program: TileProgram, plan: TmaPlan) -> str:
     """Return the type of a kernel's arguments: the call, and a map per tensor."""
-    return plan.args if program.producers else f"tile::TmaArgs<{len(tma_tiles(program))}>"
+    return plan.args if program.producers else f"tile::TmaArgs<{len(maps(program))}>"
 
 
 def write_args(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
@@ -109,14 +123,15 @@ def write_operands(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
     """Write the tensors that do not come as TMA tiles, run-time numbers, where the tile begins."""
     writer.line("const LaunchArgs& args = given.call;")
     tiled = {s.args[0] for s in tma_tiles(program)}
-    statements.operands(writer, [o for o in program.inputs if o.name not in tiled], program)
     shared = f" / {plan.blocks}" if plan.blocks else ""
-    block = producer_blocks.block_index(program)
+    tile = f"{producer_blocks.block_index(program)}{shared}"
+    writer.write(*statements.own_part(program, tile, "Block::kRows"))
+    statements.operands(writer, [o for o in program.inputs if o.name not in tiled], program)
     own = [f"const int first_row = {plan.tile_row} + {plan.finished};"] if plan.finished else []
     writer.write(
         statements.number_of_tokens(program),
         *statements.scalars(program, program.epilogue if is_main(program) else None),
-        f"const int {plan.tile_row} = {block}{shared} * Block::kRows;",
+        f"const int {plan.tile_row} = {statements.tile_of(program, tile)} * Block::kRows;",
         *own,
         "const int first_token = blockIdx.y * Block::kTokens;",
         "",
@@ -136,14 +151,14 @@ def write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
             writer.function(f"const auto copy_vectors = {capture}{takes} {{", *copies)
             callbacks = f"copy_vectors, {callbacks}"
         if not program.stacked:
-            rows = (f"given.{plan.maps}[{i}]" for i, s in tiles if s.layout is Layout.ROWS)
+            rows = (_map(s, program, plan) for _, s in tiles if s.layout is Layout.ROWS)
             found = (f"tile::prefetch_tile({row}, {plan.tile_row}, k);" for row in rows)
             writer.function("const auto prefetch_weights = [&](int k) {", *found)
         with writer.block("const auto copy_weights = [&](const auto& buffer, int k) {", "};"):
             for i, s in tiles:
                 inner = s.layout is Layout.INNER
                 place = "buffer.inner(), " if inner else f"buffer.rows({i - 1}), "
-                place += f"given.{plan.maps}[{i}], {'0' if inner else plan.tile_row}"
+                place += f"{_map(s, program, plan)}, {'0' if inner else plan.tile_row}"
                 writer.line(f"tile::copy_tile({place}, k, buffer.full);")
         with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
             where = f"given.{plan.maps}[0], first_token, k, buffer.full"
@@ -169,12 +184,12 @@ def write_launch(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
                 "const int64_t tokens = args.dims[0];", "const tile::TiledTensor tensors[] = {"
             )
             rows = []
-            for s in tma_tiles(program):
-                tensor, size = _tensor(s, program, "tokens")
+            for s, part in maps(program):
+                tensor, size = _tensor(s, program, "tokens", part)
                 rows.append((f"    {{{tensor}, {size}}},", s.args[0]))
             writer.table(rows)
             blocks = ", ".join(filter(None, (plan.blocks or "1", plan.cluster)))
-            grid = f"tile::tma_grid<Block>(tokens, {program.roles.rows}, {blocks})"
+            grid = f"tile::tma_grid<Block>(tokens, {statements.given_rows(program)}, {blocks})"
             writer.write("};", f"const tile::Grid grid = {grid};")
             writer.line(f"return tile::launch_tma<T>({kernel}, grid, args, tensors, stream);")
     writer.line()
@@ -215,12 +230,16 @@ def _write_maps(
         writer.line("if (status != cudaSuccess) return status;")
 
 
-def _tensor(s: Statement, program: TileProgram, tokens: str) -> tuple[str, str]:
-    """Return a tensor with its lines and their stride, and the lines of a TMA tile."""
+def _tensor(s: Statement, program: TileProgram, tokens: str, part: int = 0) -> tuple[str, str]:
+    """Return a tensor with its lines and their stride, and the lines of a TMA tile.
+
+    Of rows in parts it is that of a part.
+    """
     roles = program.roles
-    index = next(o.index for o in program.inputs if o.name == s.args[0])
+    index = part + next(o.index for o in program.inputs if o.name == s.args[0])
     inner = roles.inner_of(s.type)
-    lines, stride = inner.name if inner else roles.rows, roles.depth
+    rows = [*statements.part_dims(program), roles.rows][part]
+    lines, stride = inner.name if inner else rows, roles.depth
     size = statements.inner_lines(s, program, "Block::kRows")
     if s.layout is Layout.TOKENS:
         lines, stride = tokens, f"args.row_strides[{index}]"

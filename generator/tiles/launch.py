@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mirage_kernels.generator.emit.writer import Writer
@@ -75,6 +75,17 @@ def quoted(text: str) -> list[str]:
     return ['"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"' for part in parts]
 
 
+def _in_parts(value: Value, dim: str, lengths: Sequence[int]) -> list[Value]:
+    """Return the parts of a value along a dim, which are named after it; none it it has no such."""
+    if dim not in value.type.names:
+        return []
+    made = []
+    for i, length in enumerate(lengths):
+        own = (Dim(f"{dim}_{i}", length) if d.name == dim else d for d in value.type.dims)
+        made.append(Value(f"{value.name}_{i}", replace(value.type, dims=tuple(own))))
+    return made
+
+
 @dataclass(frozen=True)
 class Launcher:
     """A kernel graph with the programs of its buckets, the last one's for any size."""
@@ -88,6 +99,7 @@ class Launcher:
     strided: bool = False  # tensors lie apart in memory, all strides are of the call
     indexed: tuple[Indexed, ...] = ()  # tensors that are addressed by an index tensor
     broadcast: tuple[str, ...] = ()  # vectors whose strides fast schedules take
+    parted: tuple[str, tuple[int, ...]] = ("", ())  # a dim that comes in tensors of their own
 
     @cached_property
     def by_name(self) -> dict[str, Indexed]:
@@ -109,6 +121,11 @@ class Launcher:
         """Inputs that are tensors, then results, in the graph's order."""
         outs = [self.graph.values[o] for o in self.graph.outputs]
         return [n.out for n in self.graph.inputs if n.out.type.dims] + outs
+
+    def given(self, values: Sequence[Value]) -> list[Value]:
+        """Return the tensors that a call gives for some values: parts of them, maybe."""
+        dim, lengths = self.parted
+        return [v for value in values for v in _in_parts(value, dim, lengths) or (value,)]
 
     @cached_property
     def scalars(self) -> list[Value]:
@@ -160,9 +177,11 @@ class Launcher:
 
     def signature(self) -> str:
         """Return what a launch takes, as JSON."""
-        types = {d.name: d for v in self.tensors for d in (*v.type.dims, *self.memory(v))}
-        optional = {n.name for n in self.graph.inputs if n.optional}
         results = len(self.graph.outputs)
+        given, made = (self.given(v) for v in (self.tensors[:-results], self.tensors[-results:]))
+        types = {d.name: d for v in (*given, *made) for d in (*v.type.dims, *self.memory(v))}
+        optional = {n.name for n in self.graph.inputs if n.optional}
+        inputs = self.given([n.out for n in self.graph.inputs])
 
         def told(value: Value) -> dict[str, object]:
             about = {"name": value.name, "dtype": value.type.dtype.value}
@@ -178,15 +197,15 @@ class Launcher:
                 "dtype": self.storage.value,
                 "static": {d.name: d.size for d in types.values() if not d.dynamic},
                 "dynamic": self.dynamic,
-                "inputs": [*(n.name for n in self.graph.inputs), *(x.by for x in self.indices)],
+                "inputs": [*(v.name for v in inputs), *(x.by for x in self.indices)],
                 "tensors": [
                     {**told(v), "optional": v.name in optional}
                     | ({"broadcast": True} if v.name in self.broadcast else {})
-                    for v in self.tensors[:-results]
+                    for v in given
                 ]
                 + indices,
                 "scalars": [{"name": v.name, "dtype": v.type.dtype.value} for v in self.scalars],
-                "results": [told(v) for v in self.tensors[-results:]],
+                "results": [told(v) for v in made],
             }
         )
 

@@ -34,7 +34,7 @@ from mirage_kernels.generator.schedules.general import plan as general
 from mirage_kernels.generator.schedules.general.candidates import general_candidates
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.schedules.sliced_k import SlicedK
-from mirage_kernels.generator.schedules.streaming import Kernel
+from mirage_kernels.generator.schedules.streaming import Kernel, as_called
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.candidates import Candidates
 from mirage_kernels.generator.tuning.catalog import Bucket, Key, Tried, Tuned
@@ -118,8 +118,9 @@ def _of_tokens(record: KernelRecord, top: int) -> Made:
     def source(knobs: Knobs) -> str:
         program = member(programs, producers=has_producers(knobs))
         header = _header(record, knobs)
-        text = emit_cuda(Kernel(program, (Variant(0, knobs),), record.storage, header))
-        return text + program_entry(record)
+        one = replace(record, variants=(Variant(0, knobs),))
+        text = emit_cuda(Kernel(as_called(program, one), one.variants, record.storage, header))
+        return text + program_entry(one)
 
     return tuple(_affordable(record, tokens_of, buckets)), tokens_of, source
 

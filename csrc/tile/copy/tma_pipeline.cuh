@@ -23,9 +23,9 @@ struct TiledTensor {
 };
 
 // The tiles of a result of `rows` and `tokens`; so many blocks share rows.
-template <class Block>
-Grid tma_grid(int64_t tokens, int64_t rows, int blocks, int cluster = 1) {
-  const int64_t row_tiles = ceil_div(rows, Block::kRows) * blocks;
+template <class Block, class Rows>
+Grid tma_grid(int64_t tokens, Rows rows, int blocks, int cluster = 1) {
+  const int64_t row_tiles = tiles_of(rows, Block::kRows) * blocks;
   return {row_tiles, ceil_div(tokens, Block::kTokens), Block::kThreads, Block::kBytes, cluster};
 }
 

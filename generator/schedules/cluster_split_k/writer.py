@@ -9,6 +9,7 @@ from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.statements import (
     IN_LOOP,
     declared,
+    included,
     output_tile,
     per_element,
     rows_of,
@@ -21,7 +22,7 @@ from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.tma import vectors
 
 ROOM = "tile/cluster_split_k"
-INCLUDES = (f"{ROOM}/reduce.cuh", f"{ROOM}/steps.cuh", "tile/tile.cuh")
+INCLUDES = (f"{ROOM}/reduce.cuh", f"{ROOM}/steps.cuh")
 ABOUT = "cluster split-K: two blocks of a cluster share rows and split the depth"
 WORDS = ("false", "true")
 PLAN = tma.TmaPlan("cluster_split_k", "tile::kClusterBlocks", step="k")
@@ -33,7 +34,8 @@ SUMS = {
 
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     """Return the form of a kernel whose clusters split the depth."""
-    return [Part(PLAN.name, ABOUT, INCLUDES, (), lines_of(_write, program, split(program)))]
+    includes = (*INCLUDES, *included(program))
+    return [Part(PLAN.name, ABOUT, includes, (), lines_of(_write, program, split(program)))]
 
 
 def _write(writer: Writer, program: TileProgram, made: Split) -> None:

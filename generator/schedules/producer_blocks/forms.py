@@ -231,7 +231,7 @@ def _pair(writer: Writer, program: TileProgram) -> None:
         "const LaunchArgs& args = given.call;",
         statements.number_of_tokens(program),
         *statements.scalars(program, program.epilogue),
-        *(statements.pointer(o) for o in program.inputs if o.name in copied),
+        *(statements.pointer(o, program) for o in program.inputs if o.name in copied),
         "const ProducerBlocks<Config> producers(args);",
         "const int first_row = producers.first_row(), first_token = producers.first_token();",
         "const int tile_row = first_row / Block::kRows * Block::kRows;",

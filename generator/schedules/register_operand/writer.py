@@ -19,7 +19,7 @@ from mirage_kernels.generator.schedules import producer_blocks, tma
 from mirage_kernels.generator.schedules.register_operand.areas import beside, in_place, late
 from mirage_kernels.generator.schedules.schedule import Variant
 
-INCLUDES = ("tile/register_operand/reduce.cuh", "tile/tile.cuh")
+INCLUDES = ("tile/register_operand/reduce.cuh",)
 ABOUT = (
     "register-operand wgmma: tokens are the A operand in registers, weights are read from shared "
     "memory"
@@ -38,7 +38,7 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     """Return the form of a kernel with tokens in registers."""
     paired = (producer_blocks.PAIRS,) if program.producers else ()
     beside = (producer_blocks.FORM, *paired) if program.received else ()
-    includes = (*INCLUDES, *producer_blocks.includes(program))
+    includes = (*INCLUDES, *statements.included(program), *producer_blocks.includes(program))
     return [Part(PLAN.name, ABOUT, includes, beside, lines_of(_write, program))]
 
 

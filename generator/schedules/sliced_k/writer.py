@@ -29,7 +29,7 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     received = producer_blocks.includes(replace(program, producers=None))
     knobs = [v.knobs for v in variants if isinstance(v.knobs, SlicedK)]
     lines = lines_of(_write, program, knobs)
-    includes = (*shares, "tile/tile.cuh", *received)
+    includes = (*shares, *statements.included(program), *received)
     return [Part("sliced_k", ABOUT, includes, beside, lines, describes=True)]
 
 
@@ -43,7 +43,7 @@ def _write(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) ->
     with writer.block(head), statements.declared(writer, program):
         write_body(writer, program)
     writer.line()
-    rows, size = program.roles.rows, "SharedMap<Config>::kBytes"
+    rows, size = statements.given_rows(program), "SharedMap<Config>::kBytes"
     with statements.launch_function(writer, "SlicedK"), statements.declared(writer, program):
         grid = f" = tile::tile_grid<Config>(args.dims[0], {rows}, {size})"
         if program.received:
@@ -139,7 +139,7 @@ def write_body(writer: Writer, program: TileProgram) -> None:
         "constexpr int kRows = Config::kRows, kTokens = Config::kTokens, kWarps = Config::kWarps;",
         f"using Step = {where}::Step<Config>;",
         "constexpr int kDepth = Step::kDepth;",
-        f"constexpr bool kEvenRows = {roles.rows} % kRows == 0;",
+        f"constexpr bool kEvenRows = {_are_even(program)};",
         f"constexpr bool kEvenDepth = {roles.depth} % kDepth == 0;",
         *(f"constexpr bool kEven{dim} = {dim} % tile::kRowTile == 0;" for dim in inner),
         "using Shared = SharedMap<Config>;",
@@ -152,15 +152,22 @@ def write_body(writer: Writer, program: TileProgram) -> None:
     _after_loop(writer, program)
 
 
+def _are_even(program: TileProgram) -> str:
+    """Return whether tiles leave no rest of rows."""
+    parts = f"{statements.row_parts(program)}::even(kRows)"
+    return parts if program.row_parts else f"{program.roles.rows} % kRows == 0"
+
+
 def _before_loop(writer: Writer, program: TileProgram) -> None:
+    writer.write(*statements.own_part(program, "blockIdx.x", "kRows"))
     statements.operands(writer, program.inputs, program)
     used = (*program.loop, *program.epilogue) if program.produces else None
     writer.write(statements.number_of_tokens(program), *statements.scalars(program, used))
     if program.produces:
         writer.write(*producer_blocks.producer_tile(program))
     else:
-        block = producer_blocks.block_index(program)
-        writer.line(f"const int first_row = {block} * kRows, first_token = blockIdx.y * kTokens;")
+        tile = statements.tile_of(program, producer_blocks.block_index(program))
+        writer.line(f"const int first_row = {tile} * kRows, first_token = blockIdx.y * kTokens;")
     writer.line()
     if program.received:
         with writer.block("if (tile::warp_index() == kWarps) {"):
@@ -192,7 +199,7 @@ def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
     if inner is not None:
         even, first = f"kEven{inner.name}", f"0, {inner.name}"
     elif s.layout is Layout.ROWS:
-        even, first = "kEvenRows", f"first_row, {roles.rows}"
+        even, first = "kEvenRows", f"first_row, {statements.all_rows(program)}"
     else:
         stride = f"args.row_strides[{operand.index}]"
         if program.produces and program.stacked:

@@ -1,0 +1,153 @@
+"""Products of one tensor by several weights, as queries, keys and values are: one kernel.
+
+    linear(x, q), linear(x, k)  ->  linear(x, [q, k]), whose rows come in parts
+
+It is searched for and proved with one weight that has the rows of all; its blocks find whose rows
+theirs are. Weights and results stay tensors of their own, and lie where they lay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.declarations import dims_of
+from mirage_kernels.generator.frontend.from_torch import TracedFunction
+from mirage_kernels.generator.partition.editing import is_op
+from mirage_kernels.generator.partition.products import products_of
+from mirage_kernels.generator.partition.trace import Node
+from mirage_kernels.generator.recipe import Recipe
+
+if TYPE_CHECKING:
+    import torch
+
+    from mirage_kernels.generator.partition.parts import Part
+
+MOST = 4  # products of a kernel: results of a launch
+ROWS = 8  # of 16 bits that lie at a multiple of 16 bytes
+Step = dict[str, Any]
+
+
+def alike(nodes: Sequence[Node], inputs: Mapping[Node, str]) -> object:
+    """Return what products share that may be siblings, None of nodes that are no such."""
+    if len(nodes) != 1 or not is_op(nodes[0], "linear"):
+        return None
+    x, *weights = nodes[0].all_input_nodes
+    rows = {int(w.meta["val"].shape[0]) for w in weights}
+    of_inputs = bool(weights) and all(w in inputs for w in weights) and len({x, *weights}) > 1
+    fits = of_inputs and len(rows) == 1 and max(rows) % ROWS == 0
+    return (x, len(weights)) if fits and x not in weights else None
+
+
+def with_siblings(part: Part) -> Part:
+    """Return a part whose products are siblings, with what each of them computes."""
+    return replace(part, siblings=tuple(_one(part, n) for n in products_of(part.nodes)))
+
+
+def _one(part: Part, product: Node) -> Part:
+    needed, own = [product], set[Node]()
+    while needed:
+        node = needed.pop()
+        if node not in own and node in part.nodes:
+            own.add(node)
+            needed += node.all_input_nodes
+    taken = {a for n in own for a in n.all_input_nodes}
+    return replace(
+        part,
+        nodes=tuple(n for n in part.nodes if n in own),
+        inputs=tuple(n for n in part.inputs if n in taken),
+        results=(product,),
+    )
+
+
+def in_place(part: Part) -> list[Part]:
+    """Return the siblings of a part, with the places of their results."""
+    places = part.places.items()
+    return [
+        replace(one, places={n: p for n, p in places if n in one.results}) for one in part.siblings
+    ]
+
+
+def whole(recipe: Recipe, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return a recipe's inputs of the tensors that a call of its kernel gives, joined by rows."""
+    import torch
+
+    dim, tensors, left = dims_of(recipe.output)[-1], list[torch.Tensor](), iter(given)
+    for own in map(dims_of, recipe.inputs.values()):
+        parts = [next(left) for _ in (recipe.row_parts if dim in own else (0,))]
+        tensors.append(torch.cat(parts, own.index(dim)) if dim in own else parts[0])
+    return tensors
+
+
+def in_parts(recipe: Recipe, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the results of a call of a recipe's kernel."""
+    import torch
+
+    return [part for made in results for part in torch.split(made, list(recipe.row_parts), -1)]
+
+
+def recipe_of(part: Part, name: str, *, by_rows: bool) -> Recipe:
+    """Return the recipe of siblings; raises RecipeError where they are not alike after all."""
+    several = [one.recipe(name, by_rows=by_rows) for one in in_place(part)]
+    first = several[0]
+    dims, rows = dims_of(first.output), [r.shapes[0].dims for r in several]
+    dim = dims[-1]
+    shared = [{d: n for d, n in own.items() if d != dim} for own in rows]
+    declared = {(tuple(r.inputs.values()), r.output, r.strided, r.also == {}) for r in several}
+    if len(declared) > 1 or any(own != shared[0] for own in shared) or dim not in rows[0]:
+        raise RecipeError(f"{name} multiplies one tensor by weights that differ by more than rows")
+    if first.strided or first.also or first.indexed:
+        raise RecipeError(f"{name} has results that lie apart in memory")
+    parts = tuple(own[dim] for own in rows)
+    shape = replace(first.shapes[0], dims={**rows[0], dim: sum(parts)})
+    return replace(first, shapes=(shape,), reference=_Siblings(several, dim), row_parts=parts)
+
+
+class _Siblings(TracedFunction):
+    """What siblings compute of whole tensors: of each weight's rows its own."""
+
+    def __init__(self, recipes: Sequence[Recipe], dim: str) -> None:
+        first = recipes[0].reference
+        assert isinstance(first, TracedFunction)
+        super().__init__(first.function, first.traced, first.given, first.rows)
+        each = [dims_of(text) for text in recipes[0].inputs.values()]
+        self.recipes, self.dim = recipes, dim
+        self.cut = [own.index(dim) if dim in own else None for own in each]
+
+    @property
+    def parts(self) -> list[int]:
+        """Return how many rows each has."""
+        return [r.shapes[0].dims[self.dim] for r in self.recipes]
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Return the extents that it may be called with."""
+        return {**super().extents, self.dim: sum(self.parts)}
+
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """Compute what each of them does with its rows of each tensor, side by side."""
+        import torch
+
+        made = list[torch.Tensor]()
+        split = [
+            (x,) * len(self.parts) if at is None else torch.split(x, self.parts, at)
+            for x, at in zip(tensors, self.cut, strict=True)
+        ]
+        for one, own in zip(self.recipes, zip(*split, strict=True), strict=True):
+            made += one.reference_results(*own)
+        return torch.cat(made, dim=-1)
+
+
+def step_of(part: Part, recipe: Recipe, symbol: str) -> Step:
+    """Return how a program runs a kernel of siblings: with each tensor that comes in parts."""
+    function = recipe.reference
+    assert isinstance(function, _Siblings)
+    pairs = zip(in_place(part), function.recipes, strict=True)
+    several = [one.step(own, symbol) for one, own in pairs]
+    inputs = list[Step]()
+    given = zip(*(s["inputs"] for s in several), strict=True)
+    for at, own in zip(function.cut, given, strict=True):
+        inputs += own if at is not None else own[:1]
+    return {**several[0], "inputs": inputs, "results": [s["results"][0] for s in several]}
