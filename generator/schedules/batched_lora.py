@@ -15,7 +15,7 @@ from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.choose import shared_bytes
 from mirage_kernels.generator.schedules.loop import ROW_TILE, LoopKnobs, kept_bytes
 from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED, divided
-from mirage_kernels.generator.schedules.register_operand import RegisterOperand
+from mirage_kernels.generator.schedules.register_operand.block import RegisterOperand
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sliced_k import CHUNK_DEPTH, SlicedK
 from mirage_kernels.generator.target import Target

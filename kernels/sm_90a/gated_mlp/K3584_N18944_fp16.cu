@@ -11,9 +11,9 @@ MIRAGE_SHAPE(__half, K = 3584, N = 18944)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<72>, Warps<4>, Chunks<2>, Stages<2>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<72>, Warps<4>, Chunks<2>, Stages<2>>;
 using UpTo32M =
-    RegisterOperand<Shape, Tokens<32>, Rows<80>, Stages<2>, Groups<1>, Blocks<1>, Barriers<2>>;
+    RegisterOperand<Shape, Tokens<32>, Rows<144>, Stages<2>, Groups<1>, Blocks<1>, Barriers<2>>;
 using AnyM =
-    RegisterOperand<Shape, Tokens<64>, Rows<80>, Stages<2>, Groups<1>, Blocks<1>, Barriers<2>>;
+    RegisterOperand<Shape, Tokens<64>, Rows<144>, Stages<2>, Groups<1>, Blocks<1>, Barriers<2>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace

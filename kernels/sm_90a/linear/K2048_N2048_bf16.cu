@@ -10,7 +10,8 @@ namespace {
 MIRAGE_SHAPE(__nv_bfloat16, K = 2048, N = 2048)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<16>, Warps<8>, Chunks<2>, Stages<3>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<16>, Warps<8>, Chunks<2>, Stages<3>>;
-using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<16>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<32>, Stages<10>, Groups<2>, Turns<2>,
+                              TmaTiles<2>, Sets<1>>;
 using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<32>, Stages<8>, Groups<2>, Turns<2>, TmaTiles<2>,
                            Sets<1>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;

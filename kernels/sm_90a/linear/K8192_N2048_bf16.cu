@@ -11,10 +11,9 @@ namespace {
 MIRAGE_SHAPE(__nv_bfloat16, K = 8192, N = 2048)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<8>, Warps<8>, Chunks<2>, Stages<6>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<16>, Warps<8>, Chunks<2>, Stages<5>>;
-using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<32>, Stages<10>, Groups<2>, Turns<2>,
+using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<32>, Stages<8>, Groups<2>, Turns<2>,
                               TmaTiles<2>, Sets<1>>;
-using AnyM =
-    RegisterOperand<Shape, Tokens<64>, Rows<32>, Stages<6>, Groups<2>, Blocks<2>, Barriers<2>>;
+using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<32>, Stages<8>, Groups<2>, Blocks<2>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace

@@ -1,6 +1,7 @@
 // mirage-kernels generate rms_norm_linear --arch sm_90a --dtype bf16 --shape K=2048,N=3072
 // Shape   Llama-3.2-1B qkv_proj, TP 1
 // Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-56.8.
+#include "../../forms/rms_norm_linear/cluster_split_k_bf16.cuh"
 #include "../../forms/rms_norm_linear/register_operand.cuh"
 #include "../../forms/rms_norm_linear/sliced_k_bf16.cuh"
 
@@ -8,10 +9,11 @@ namespace mirage::generated {
 namespace {
 
 MIRAGE_SHAPE(__nv_bfloat16, K = 2048, N = 3072)
-using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<24>, Warps<8>, Chunks<2>, Stages<5>>;
-using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<24>, Warps<8>, Chunks<2>, Stages<4>>;
-using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<24>, Warps<8>, Chunks<2>, Stages<3>>;
-using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<48>, Stages<5>, Groups<1>, Blocks<2>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<24>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<24>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<48>, Stages<6>, Groups<2>, Turns<2>,
+                              TmaTiles<2>, Sets<1>>;
+using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace

@@ -8,10 +8,10 @@ namespace mirage::generated {
 namespace {
 
 MIRAGE_SHAPE(__nv_bfloat16, K = 4096, N = 128256)
-using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<160>, Warps<4>, Chunks<2>, Stages<2>>;
-using UpTo16M = RegisterOperand<Shape, Tokens<16>, Rows<128>, Stages<4>, Groups<2>, Blocks<2>>;
-using UpTo32M = RegisterOperand<Shape, Tokens<32>, Rows<96>, Stages<4>, Groups<2>, Blocks<1>>;
-using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<112>, Stages<2>, Groups<2>, Blocks<1>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<80>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<128>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo32M = RegisterOperand<Shape, Tokens<32>, Rows<256>, Stages<2>, Groups<1>, Blocks<1>>;
+using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<256>, Stages<2>, Groups<1>, Blocks<1>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
