@@ -19,6 +19,7 @@ from torch import Tensor
 from mirage_kernels import program_operators  # noqa: F401  (registers them)
 from mirage_kernels.assumptions import NOTHING, WEIGHTS, assumed
 from mirage_kernels.early_weights import Early, has_rows, lies_as_wanted
+from mirage_kernels.padded_products import called
 
 Values = dict[str, Any]  # tensors by name
 Extents = Mapping[str, int]
@@ -74,7 +75,8 @@ def call(step: Mapping[str, Any], values: Values, extents: Extents) -> None:
     device = next((v.device for v in values.values() if isinstance(v, Tensor)), None)
     args = decoded(step["args"], values, extents, device)
     named = {k: decoded(a, values, extents, device) for k, a in step["named"].items()}
-    values[step["result"]] = operator_named(step["call"])(*args, **named)
+    name = str(step["call"])
+    values[step["result"]] = called(name, operator_named(name), args, named)
 
 
 def join(step: Mapping[str, Any], values: Values) -> None:

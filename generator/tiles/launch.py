@@ -76,7 +76,7 @@ def quoted(text: str) -> list[str]:
 
 
 def _in_parts(value: Value, dim: str, lengths: Sequence[int]) -> list[Value]:
-    """Return the parts of a value along a dim, which are named after it; none it it has no such."""
+    """Return the parts of a value along a dim, which are named after it; none if it has no such."""
     if dim not in value.type.names:
         return []
     made = []

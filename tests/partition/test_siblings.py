@@ -132,3 +132,12 @@ def test_weights_may_be_multiplied_in_front_of_what_writes_something_else() -> N
     shapes = {"x": (8, K), "w0": (64, K), "w1": (32, K), "kept": (8, 64)}
     found = cut(run, ["x", "kept"], **shapes)
     assert "linear, linear" in ways(found)[0]
+
+
+def test_rows_of_a_static_number_have_the_same_kernel() -> None:
+    found = cut(projected, "", **SHAPES)
+    assert ways(found)[0] == ["rms_norm, linear, linear, linear"]
+    given = {name: drawn(*shape) for name, shape in SHAPES.items()}
+    require_same(found, projected, **given)
+    (recipe,) = (r.request.recipe for r in found.results if r.request.recipe.row_parts)
+    assert [*recipe.dynamic] == ["M"]
