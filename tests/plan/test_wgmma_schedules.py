@@ -21,10 +21,11 @@ from mirage_kernels.generator.schedules.cluster_split_k import (
     split,
 )
 from mirage_kernels.generator.schedules.register_operand import (
-    MOST_ROWS,
+    MOST_FINISHED,
     RegisterBlock,
     RegisterOperand,
     can_run,
+    choose,
     deepest,
     in_pairs,
     product_rows,
@@ -241,7 +242,7 @@ def test_what_meets_fits_where_the_ring_was(name: str, tokens: int) -> None:
     block = RegisterBlock.of(recorded(name))
     fitting = [
         made
-        for rows in range(16, 2 * MOST_ROWS, 16)
+        for rows in range(16, 2 * MOST_FINISHED, 16)
         if (made := deepest(block, block.sized(rows, tokens), ON))
     ]
     assert fitting
@@ -249,7 +250,20 @@ def test_what_meets_fits_where_the_ring_was(name: str, tokens: int) -> None:
         assert made.stages % made.groups == 0
         assert block.reduction_bytes(made) <= block.ring_bytes(made)
         assert block.shared_bytes(made) <= ON.shared_bytes
-        assert made.rows <= MOST_ROWS
+        assert made.rows <= MOST_FINISHED
+
+
+WIDE = ((16032, 128), (32000, 256), (128256, 256), (151936, 240))
+
+
+@pytest.mark.parametrize(("extent", "rows"), WIDE)
+@pytest.mark.parametrize("tokens", [32, 64])
+def test_a_wide_weight_takes_as_few_waves_as_its_blocks_can(
+    extent: int, rows: int, tokens: int
+) -> None:
+    made = choose(recorded(f"rms_norm_linear/K4096_N{extent}_bf16"), tokens, ON)
+    assert made is not None
+    assert (made.rows, made.blocks) == (rows, 1)
 
 
 def test_short_steps_have_two_warpgroups_and_slow_ones_barriers_of_their_own() -> None:
