@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARCH ?= sm_90a
 TORCH ?=
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist loadfile
 RUN_ARGS ?=
 KERNELS ?= core
 RECIPES ?=
@@ -24,7 +24,8 @@ TYPING := $(VENV)/typing
 C_STYLE := $(filter-out kernels/%/table.cpp,$(shell find csrc kernels -name '*.cu' -o -name '*.cuh' \
   -o -name '*.cpp' -o -name '*.h'))
 export MIRAGE_KERNELS_ARCH := $(ARCH)
-# Tests run side by side and multiply many small tiles: threads would only get in their way.
+# Tests run side by side, those of a file in one process, which makes what they share once, and
+# multiply many small tiles: threads would only get in their way.
 export OPENBLAS_NUM_THREADS := 1
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
