@@ -27,19 +27,18 @@ def is_slow(name: str, args: list[Any]) -> bool:
     x, w = args[:2]
     if not x.is_cuda or x.element_size() != 2 or w.dim() != 2 or x.dim() < 2:
         return False
-    depth, columns = (w.shape[1], w.shape[0]) if name == LINEAR else (w.shape[0], w.shape[1])
     uneven = any(max(t.stride()[-2:]) % ALIGNED for t in (x, w))
-    return bool(uneven and min(prod(x.shape[:-1]), depth, columns) >= LEAST)
+    return bool(uneven and min(prod(x.shape[:-1]), *w.shape) >= LEAST)
 
 
 def multiplied(name: str, operator: Callable[..., Tensor], args: list[Any]) -> Tensor:
     """Return what an operator of `PRODUCTS` makes of its arguments, contiguous."""
     x, w, *biases = args
     rows = x.reshape(-1, x.shape[-1])
-    depth, columns = ((-n) % ALIGNED for n in (w.shape if name != LINEAR else w.shape[::-1]))
-    ends = (0, depth, 0, columns) if name == LINEAR else (0, columns, 0, depth)
+    outer, inner = (-n % ALIGNED for n in w.shape)
+    depth, columns = (inner, outer) if name == LINEAR else (outer, inner)
     biases = [pad(b, (0, columns)) if isinstance(b, Tensor) else b for b in biases]
-    made = operator(pad(rows, (0, depth)), pad(w, ends), *biases)
+    made = operator(pad(rows, (0, depth)), pad(w, (0, inner, 0, outer)), *biases)
     made = made[:, : made.shape[1] - columns].contiguous()
     return made.reshape(*x.shape[:-1], made.shape[1])
 

@@ -15,7 +15,7 @@ from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import index_tensors
 from mirage_kernels.generator.ir.indexed import RESULT
 from mirage_kernels.generator.partition.indices import Step, rows_step
-from mirage_kernels.generator.partition.siblings import in_parts, whole
+from mirage_kernels.generator.partition.siblings import by_parts
 from mirage_kernels.generator.partition.trace import Node, is_view
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.tiles.indices import gathered, scattered
@@ -89,8 +89,7 @@ def by_reference(
     import torch
 
     if recipe.row_parts:
-        parts = in_parts(recipe, recipe.reference_results(*whole(recipe, given)))
-        pairs = zip(parts, into, strict=True)
+        pairs = zip(by_parts(recipe, given), into, strict=True)
         return [x if place is None else place.copy_(x) for x, place in pairs]
     names = list(recipe.inputs)
     tensors = dict(zip(names, given, strict=False))

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.frontend.export import operator_of
-from mirage_kernels.generator.partition.products import PRODUCTS
+from mirage_kernels.generator.partition.products import MOST_NODES, PRODUCTS
 from mirage_kernels.generator.partition.reductions import REDUCTIONS, SOFTMAX
 from mirage_kernels.generator.partition.trace import Node
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.partition.groups import Grouping
-
-MOST_BETWEEN = 14  # nodes between a product and the softmax
 
 
 def attention_of(grouping: Grouping) -> dict[Node, list[Node]]:
@@ -35,7 +33,7 @@ def _back(grouping: Grouping, node: Node) -> list[Node]:
         made = [grouping.seen(a) for a in node.all_input_nodes]
         made = [n for n in made if n.op == "call_function" and n not in grouping.calls]
         before = [n for n in made if _leads(grouping, n)]
-        if len(before) != 1 or len(way) > MOST_BETWEEN:
+        if len(before) != 1 or len(way) > MOST_NODES:
             return []
         (node,) = before
         way.insert(0, node)
@@ -55,7 +53,7 @@ def _leads(grouping: Grouping, node: Node) -> bool:
 def _on(grouping: Grouping, node: Node) -> list[Node]:
     """Return the way from a softmax to the product of its weights."""
     way: list[Node] = []
-    while len(way) <= MOST_BETWEEN:
+    while len(way) <= MOST_NODES:
         users = [*grouping.users(node)]
         if len(users) != 1 or operator_of(users[0]) in REDUCTIONS:
             return []

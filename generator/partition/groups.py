@@ -20,6 +20,7 @@ from mirage_kernels.generator.partition.attention import attention_of
 from mirage_kernels.generator.partition.pieces import is_join, is_turned, shape_of
 from mirage_kernels.generator.partition.products import (
     ATTENTION,
+    MOST_NODES,
     PRODUCTS,
     factors,
     free_extents,
@@ -36,7 +37,7 @@ from mirage_kernels.generator.partition.trace import Node, Trace, is_view, memor
 
 FEW = 64  # rows up to which kernels multiply at the speed of memory
 LOW_RANK = 128  # columns of a product that the next one may take in the same kernel
-MOST_NODES, MOST_REDUCTIONS = 14, 3  # of a kernel: what a search finds in seconds
+MOST_REDUCTIONS = 3  # of a kernel: what a search finds in seconds
 MOST_IN_FRONT = 3  # sums in front of products times those: their terms multiply
 SAME = CASTS | frozenset(("contiguous", "clone", "type_as", "lift_fresh_copy", "dropout"))
 

@@ -70,22 +70,11 @@ def in_place(part: Part) -> list[Part]:
     ]
 
 
-def whole(recipe: Recipe, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return a recipe's inputs of the tensors that a call of its kernel gives, joined by rows."""
-    import torch
-
-    dim, tensors, left = dims_of(recipe.output)[-1], list[torch.Tensor](), iter(given)
-    for own in map(dims_of, recipe.inputs.values()):
-        parts = [next(left) for _ in (recipe.row_parts if dim in own else (0,))]
-        tensors.append(torch.cat(parts, own.index(dim)) if dim in own else parts[0])
-    return tensors
-
-
-def in_parts(recipe: Recipe, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the results of a call of a recipe's kernel."""
-    import torch
-
-    return [part for made in results for part in torch.split(made, list(recipe.row_parts), -1)]
+def by_parts(recipe: Recipe, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return what siblings compute of the tensors that a call of their kernel gives."""
+    function = recipe.reference
+    assert isinstance(function, _Siblings)
+    return function.by_parts(given)
 
 
 def recipe_of(part: Part, name: str, *, by_rows: bool) -> Recipe:
@@ -126,18 +115,26 @@ class _Siblings(TracedFunction):
         """Return the extents that it may be called with."""
         return {**super().extents, self.dim: sum(self.parts)}
 
+    def by_parts(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Compute what each of them does with its part of each tensor, or with the whole."""
+        left, count = iter(given), len(self.recipes)
+        each = (
+            [next(left)] * count if at is None else [next(left) for _ in self.recipes]
+            for at in self.cut
+        )
+        pairs = zip(self.recipes, zip(*each, strict=True), strict=True)
+        return [made for one, own in pairs for made in one.reference_results(*own)]
+
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """Compute what each of them does with its rows of each tensor, side by side."""
+        """Compute the results of whole tensors, side by side."""
         import torch
 
-        made = list[torch.Tensor]()
-        split = [
-            (x,) * len(self.parts) if at is None else torch.split(x, self.parts, at)
+        given = [
+            part
             for x, at in zip(tensors, self.cut, strict=True)
+            for part in ((x,) if at is None else torch.split(x, self.parts, at))
         ]
-        for one, own in zip(self.recipes, zip(*split, strict=True), strict=True):
-            made += one.reference_results(*own)
-        return torch.cat(made, dim=-1)
+        return torch.cat(self.by_parts(given), dim=-1)
 
 
 def step_of(part: Part, recipe: Recipe, symbol: str) -> Step:

@@ -202,6 +202,10 @@ class TileProgram:
         """Say whether a tensor comes in parts: `index` is then that of its first."""
         return bool(self.row_parts) and self.roles.rows in operand.type.names
 
+    def tensors_of(self, operand: Operand) -> int:
+        """Return how many tensors a call gives for one: its parts, or itself."""
+        return len(self.row_parts) if self.in_parts(operand) else 1
+
     @property
     def produces(self) -> bool:
         """Whether it leaves its result for other blocks."""

@@ -99,11 +99,7 @@ class Kernel(KernelSource[TileProgram]):
         operands = {o.name: o for o in program.inputs}
         loads = [s for s in (*program.loads, *program.fetches) if s.layout in CONTIGUOUS]
         weights = [operands[s.args[0]] for s in loads]
-        places = [
-            (o.index + i, o)
-            for o in weights
-            for i in range(len(program.row_parts) if program.in_parts(o) else 1)
-        ]
+        places = [(o.index + i, o) for o in weights for i in range(program.tensors_of(o))]
         return [f"{{{at}, Shape::{o.type.names[-1]}}}" for at, o in places]
 
 
@@ -196,7 +192,7 @@ def as_called(program: TileProgram, record: KernelRecord) -> TileProgram:
     if parts:
         for variant in record.variants:
             _require_parts(program, variant.knobs)
-        ahead = accumulate((len(parts) if program.in_parts(o) else 1 for o in inputs), initial=0)
+        ahead = accumulate(map(program.tensors_of, inputs), initial=0)
         placed = (replace(o, index=at) for o, at in zip(inputs, ahead, strict=False))
         program = replace(program, inputs=tuple(placed))
     return program
@@ -215,7 +211,7 @@ def _require_parts(program: TileProgram, knobs: Knobs) -> None:
     others = knobs.rows - knobs.finished_rows
     if any(0 < length % knobs.rows <= others for length in parts):
         raise PlanError(f"{said} leave blocks of {knobs.rows} rows without some")
-    tensors = sum(len(parts) if program.in_parts(o) else 1 for o in program.inputs)
+    tensors = sum(map(program.tensors_of, program.inputs))
     if tensors > ROOM["tensors"]:
         raise PlanError(f"{said} are {tensors} tensors, a launch takes {ROOM['tensors']}")
 
