@@ -9,7 +9,7 @@ from math import inf, prod
 from mirage_kernels.generator.ir import Axis, DType, Graph, Kind, ops_of_kind, parts_of
 
 FEWER = ((3, 1, 2), (2, 1, 1))  # extents, tiles and parts of dims that powers are summed along
-MOST_ELEMENTS = 100_000_000  # of all inputs together, in a draw at full extents
+MOST_ELEMENTS = 2**25  # of all inputs together, in a draw at full extents
 MOST_BETWEEN = 4_000_000  # of a value between them and the results, where it is larger than they
 MOST_SUMMED = 2**27  # from there on, summed dims are cut down too: a GiB for each value
 _EDGE = 5  # elements of the last, uneven tile
@@ -108,10 +108,10 @@ def smaller(spec: Graph, case: Case) -> Iterator[Case]:
         yield Case(tiles, sizes, bounded=True)
 
 
-def full_cases(graph: Graph, *, most: int = MOST_ELEMENTS) -> list[Case]:
+def full_cases(graph: Graph) -> list[Case]:
     """Return cases at a muGraph's own tiles: full static extents, uneven edges, a single tile.
 
-    Inputs have at most so many elements, where cutting dims down leaves so few.
+    Inputs have at most MOST_ELEMENTS, where cutting dims down leaves so few.
 
     Dynamic dims have a tile and an uneven edge, or two where they are summed along: what only
     numbers rows or problems is the same in every tile.
@@ -130,7 +130,7 @@ def full_cases(graph: Graph, *, most: int = MOST_ELEMENTS) -> list[Case]:
             more = tile + min(_EDGE, max(tile - 1, 1)) if rows else 2 * tile + _EDGE
             uneven[name] = min(more, dim.size)
             full[name] = uneven[name] if dim.dynamic else dim.size
-    full = affordable(graph, full, whole, most=most)
+    full = affordable(graph, full, whole)
     for name, dim in dims.items():
         uncut = 1 if dim.dynamic else dim.size
         single[name] = min(whole[name], full[name]) if name in whole else uncut
@@ -138,9 +138,7 @@ def full_cases(graph: Graph, *, most: int = MOST_ELEMENTS) -> list[Case]:
     return [Case(tiles_of(graph), sizes) for sizes in distinct.values()]
 
 
-def affordable(
-    graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int], *, most: int = MOST_ELEMENTS
-) -> dict[str, int]:
+def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int]) -> dict[str, int]:
     """Return extents for a draw: those given, or fewer rows where tensors would be too large.
 
     Rows are what a dim numbers that nothing sums along: every block does the same with its own.
@@ -149,7 +147,7 @@ def affordable(
     """
     fewer = dict(sizes)
     for kept, limit, between in (
-        (_counted_dims(graph), most, MOST_BETWEEN),
+        (_counted_dims(graph), MOST_ELEMENTS, MOST_BETWEEN),
         (set[str](), MOST_SUMMED, inf),
     ):
         elements = sum(prod(fewer[d] for d in n.out.type.names) for n in graph.inputs)
