@@ -108,8 +108,29 @@ __device__ void load_matrices(const void* from, uint32_t& a, uint32_t& b) {
     SM75_U32x2_LDSM_N::copy(row, a, b);
 }
 
-// rows x columns of fp32 sums in registers, made by kRowWarps x kColumnWarps warps of the block.
-template <class T, int kRows, int kColumns, int kRowWarps, int kColumnWarps>
+// A row or column of a sum: what a lane decides, below 8, and the rest, a multiple of 8.
+struct Line {
+  unsigned lane, rest;
+  __device__ operator int() const { return static_cast<int>(lane + rest); }
+};
+
+// The coordinate along a dim of kSize, kStep lines apart (kSize 0: the outermost), of lines that
+// several dims share. Most of it is known at compile time, or the same for all of a thread's sums.
+template <int kStep, int kSize>
+__device__ int coordinate(Line line) {
+  const auto within = [](unsigned n) { return kSize > 0 ? n % (kSize > 0 ? kSize : 1) : n; };
+  if constexpr (kStep % 8 == 0)
+    return within(line.rest / kStep);
+  else if constexpr (kSize > 0 && 8 % (kStep * (kSize > 0 ? kSize : 1)) == 0)
+    return within(line.lane / kStep);
+  else if constexpr (8 % kStep == 0 && kStep * kSize % 8 == 0)
+    return line.lane / kStep + within(line.rest / kStep);
+  else
+    return within((line.lane + line.rest) / kStep);
+}
+
+// rows x columns of fp32 sums in registers, made by kRowWarps x kColumnWarps of the block's warps.
+template <class T, int kRows, int kColumns, int kRowWarps, int kColumnWarps, int kThreads>
 struct Product {
   static_assert(kRows % (16 * kRowWarps) == 0 && kColumns % (8 * kColumnWarps) == 0);
   static constexpr int kRowTiles = kRows / 16 / kRowWarps;
@@ -117,14 +138,16 @@ struct Product {
 
   float sums[kRowTiles][kColumnTiles][4];
 
-  static __device__ int warp() { return threadIdx.x / kWarpLanes; }
-  static __device__ int lane() { return threadIdx.x % kWarpLanes; }
-  static __device__ bool takes_part() { return warp() < kRowWarps * kColumnWarps; }
-  static __device__ int row() { return warp() % kRowWarps * kRowTiles * 16; }
-  static __device__ int column() { return warp() / kRowWarps * kColumnTiles * 8; }
+  static __device__ int warp() { return thread_of<kThreads>() / kWarpLanes; }
+  static __device__ int lane() { return thread_of<kWarpLanes>(); }
+  static __device__ bool takes_part() {
+    return kRowWarps * kColumnWarps * kWarpLanes >= kThreads || warp() < kRowWarps * kColumnWarps;
+  }
+  static __device__ unsigned row() { return warp() % kRowWarps * kRowTiles * 16; }
+  static __device__ unsigned column() { return warp() / kRowWarps * kColumnTiles * 8; }
 
   __device__ void clear() {
-    every([](float& sum, int, int) { sum = 0.0f; });
+    every([](float& sum, Line, Line) { sum = 0.0f; });
   }
 
   // sums += a b^T over `depth`, of tiles a [rows, depth] and b [columns, depth] in shared memory
@@ -133,33 +156,44 @@ struct Product {
   __device__ void add(const T* a_at, A a, const T* b_at, B b) {
     if (!takes_part()) return;
     const int eight = lane() / 8, line = lane() % 8;
+    const T *a_from[kRowTiles], *b_from[kColumnTiles];
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+      const int r = row() + 16 * i + eight % 2 * 8, d = eight / 2 * 8;
+      a_from[i] = a_at + (kTurnedA ? a(r, d + line) : a(r + line, d));
+    }
+#pragma unroll
+    for (int j = 0; j < kColumnTiles; j += 2) {  // two at once, as long as there are two
+      const int c = column() + 8 * j + (j + 1 < kColumnTiles ? eight / 2 * 8 : 0);
+      const int d = eight % 2 * 8;
+      b_from[j] = b_at + (kTurnedB ? b(c, d + line) : b(c + line, d));
+    }
 #pragma unroll
     for (int k = 0; k < kDepth; k += 16) {
       uint32_t a_regs[kRowTiles][4], b_regs[kColumnTiles][2];
 #pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) {
-        const int r = row() + 16 * i + eight % 2 * 8, d = k + eight / 2 * 8;
-        const T* from = a_at + (kTurnedA ? a(r, d + line) : a(r + line, d));
-        load_matrices<kTurnedA>(from, a_regs[i][0], a_regs[i][1], a_regs[i][2], a_regs[i][3]);
-      }
+      for (int i = 0; i < kRowTiles; ++i)
+        load_matrices<kTurnedA>(a_from[i] + a(0, k), a_regs[i][0], a_regs[i][1], a_regs[i][2],
+                                a_regs[i][3]);
 #pragma unroll
-      for (int j = 0; j + 1 < kColumnTiles; j += 2) {
-        const int c = column() + 8 * j + eight / 2 * 8, d = k + eight % 2 * 8;
-        const T* from = b_at + (kTurnedB ? b(c, d + line) : b(c + line, d));
-        load_matrices<kTurnedB>(from, b_regs[j][0], b_regs[j][1], b_regs[j + 1][0],
+      for (int j = 0; j + 1 < kColumnTiles; j += 2)
+        load_matrices<kTurnedB>(b_from[j] + b(0, k), b_regs[j][0], b_regs[j][1], b_regs[j + 1][0],
                                 b_regs[j + 1][1]);
-      }
       if constexpr (kColumnTiles % 2 == 1) {
         constexpr int j = kColumnTiles - 1;
-        const int c = column() + 8 * j, d = k + eight % 2 * 8;
-        const T* from = b_at + (kTurnedB ? b(c, d + line) : b(c + line, d));
-        load_matrices<kTurnedB>(from, b_regs[j][0], b_regs[j][1]);
+        load_matrices<kTurnedB>(b_from[j] + b(0, k), b_regs[j][0], b_regs[j][1]);
       }
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
         for (int j = 0; j < kColumnTiles; ++j) mma(sums[i][j], a_regs[i], b_regs[j], T());
     }
+  }
+
+  // The lines of sum `c` of the four that one mma makes.
+  static __device__ Line row_of(int i, int c) { return {lane() / 4, row() + 16 * i + c / 2 * 8}; }
+  static __device__ Line column_of(int j, int c) {
+    return {lane() % 4 * 2 + c % 2, column() + 8 * j};
   }
 
   // change(sum, row, column) for each sum of a thread.
@@ -171,9 +205,53 @@ struct Product {
 #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j)
 #pragma unroll
-        for (int c = 0; c < 4; ++c)
-          change(sums[i][j][c], row() + 16 * i + c / 2 * 8 + lane() / 4,
-                 column() + 8 * j + lane() % 4 * 2 + c % 2);
+        for (int c = 0; c < 4; ++c) change(sums[i][j][c], row_of(i, c), column_of(j, c));
+  }
+
+  // store(warp, column, joined) for every column: what value(sum, row, column) of the rows that a
+  // warp has joins to, `warp` numbering those that share the rows.
+  template <class Op, class Value, class Store>
+  __device__ void join_rows(Value value, Store store) {
+    if (!takes_part()) return;
+    float joined[2 * kColumnTiles];
+#pragma unroll
+    for (int k = 0; k < 2 * kColumnTiles; ++k) joined[k] = Op::kIdentity;
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+      for (int j = 0; j < kColumnTiles; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          float& to = joined[2 * j + c % 2];
+          to = Op::join(to, value(sums[i][j][c], row_of(i, c), column_of(j, c)));
+        }
+    join_lanes_of<Op, 2 * kColumnTiles, kWarpLanes / 2>(joined, 0, true, store);
+  }
+
+ private:
+  // Joins columns of lanes `kFar` apart and nearer, down to those four apart. Each of the two goes
+  // on with half of the columns while there are some: from `first` on. Lanes that are `mine` store.
+  template <class Op, int kCount, int kFar, class Store>
+  static __device__ void join_lanes_of(float* joined, int first, bool mine, Store store) {
+    if constexpr (kFar < 4) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const int j = (first + k) / 2, c = (first + k) % 2;
+        if (mine) store(warp() % kRowWarps, column_of(j, c), joined[k]);
+      }
+    } else {
+      const bool upper = lane() & kFar;
+      constexpr bool kHalves = kCount % 2 == 0;
+      constexpr int kLeft = kHalves ? kCount / 2 : kCount;
+#pragma unroll
+      for (int k = 0; k < kLeft; ++k) {
+        const float sent = kHalves && !upper ? joined[(k + kLeft) % kCount] : joined[k];
+        const float kept = kHalves && upper ? joined[(k + kLeft) % kCount] : joined[k];
+        joined[k] = Op::join(kept, __shfl_xor_sync(~0u, sent, kFar));
+      }
+      join_lanes_of<Op, kLeft, kFar / 2>(joined, kHalves && upper ? first + kLeft : first,
+                                         mine && (kHalves || !upper), store);
+    }
   }
 };
 

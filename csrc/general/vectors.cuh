@@ -24,6 +24,17 @@ __device__ float wide(T value) {
   return static_cast<float>(value);
 }
 
+// The nearest value of an element type, as fp32.
+template <class T>
+__device__ float rounded(float value) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // which is the upper half of the same number
+    const __nv_bfloat162 both = __floats2bfloat162_rn(0.0f, value);
+    return __uint_as_float(reinterpret_cast<const uint32_t&>(both));
+  } else {
+    return wide(T(value));
+  }
+}
+
 __device__ inline float exp(float a) { return tile::near_exp(a); }
 
 // -- vectors -----------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from mirage_kernels.generator.plan.program import (
 from mirage_kernels.generator.plan.storage import require_own_type
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
 from mirage_kernels.generator.tiles import program as tiles
+from mirage_kernels.generator.tiles import statements as stated
 from mirage_kernels.generator.tiles.lower import block_program
 
 KEPT = "_kept"  # behind the name of what lines keep, as of totals
@@ -187,17 +188,17 @@ class _Lowering:
 
     # -- what the tile program says --------------------------------------------------------------
 
-    def note(self, s: tiles.Statement) -> None:
+    def note(self, s: stated.Statement) -> None:
         """Note by which rules the values that a statement makes become statements of schedules."""
-        if isinstance(s, tiles.Load | tiles.Fill):
+        if isinstance(s, stated.Load | stated.Fill):
             self.formulas(s.value, again=True)
-        elif isinstance(s, tiles.Store):
+        elif isinstance(s, stated.Store):
             self.rules[s.output] = self.output
             self.formulas(s.value)
-        elif isinstance(s, tiles.Add | tiles.Combine | tiles.Contract | tiles.Reduce):
-            joined = self.tiled.node(s.fragment if isinstance(s, tiles.Contract) else s.tile)
+        elif isinstance(s, stated.Add | stated.Combine | stated.Contract | stated.Reduce):
+            joined = self.tiled.node(s.fragment if isinstance(s, stated.Contract) else s.tile)
             self.require_planned(joined)
-            if isinstance(s, tiles.Add):
+            if isinstance(s, stated.Add):
                 raise self.error(f"{s.tile} accumulates something else than a sum")
             if OPS[joined.op].kind is Kind.CARRY:
                 self.rules[joined.name] = self.carry

@@ -6,14 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage_kernels.generator.ir import Phase
-from mirage_kernels.generator.tiles.program import (
-    Arrive,
-    Barrier,
-    BlockProgram,
-    Combine,
-    Load,
-    Statement,
-)
+from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.statements import Arrive, Barrier, Combine, Load, Statement
 
 
 class _Seen:

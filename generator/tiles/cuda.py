@@ -8,18 +8,28 @@ from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Dim, DType, Phase
-from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place, constant, layout
+from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place, constant
+from mirage_kernels.generator.tiles.fragments import (
+    write_apply,
+    write_contract,
+    write_join_rows,
+    write_scale,
+    write_spill,
+)
 from mirage_kernels.generator.tiles.loads import vector_of, write_load
-from mirage_kernels.generator.tiles.program import (
+from mirage_kernels.generator.tiles.program import BlockProgram, Tile
+from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
+from mirage_kernels.generator.tiles.rows import index_arguments
+from mirage_kernels.generator.tiles.statements import (
     Add,
+    Apply,
     Arrive,
     Barrier,
-    BlockProgram,
     Clear,
     Combine,
     Contract,
     Fill,
-    Fragment,
+    JoinRows,
     Load,
     Reduce,
     Rows,
@@ -27,10 +37,7 @@ from mirage_kernels.generator.tiles.program import (
     Spill,
     Statement,
     Store,
-    Tile,
 )
-from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
-from mirage_kernels.generator.tiles.rows import index_arguments
 from mirage_kernels.generator.tiles.stores import in_passes, write_combine, write_rows, write_stores
 from mirage_kernels.generator.tiles.vectors import is_shifted
 
@@ -129,7 +136,7 @@ class KernelWriter:
         for f in p.fragments.values():
             batch, rows, columns = f.extents
             kinds = f"{CTYPES[self.storage]}, {rows}, {columns}, {f.warps[0]}, {f.warps[1]}"
-            w.line(f"Product<{kinds}> {f.name}_sums[{batch}];")
+            w.line(f"Product<{kinds}, {p.threads}> {f.name}_sums[{batch}];")
         w.line("tile::grid_dependency_wait();")
         w.line("tile::launch_dependents();")
         self._phase(Phase.BEFORE)
@@ -241,9 +248,11 @@ class KernelWriter:
             Reduce: lambda *sums: write_reductions(self.formulas, sums),
             Add: self._add,
             Clear: self._clear,
-            Scale: self._scale,
-            Contract: self._contract,
-            Spill: self._spill,
+            Scale: lambda s: write_scale(self.formulas, s),
+            Contract: lambda s: write_contract(self.formulas, s),
+            Spill: lambda s: write_spill(self.formulas, s),
+            Apply: lambda s: write_apply(self.formulas, s),
+            JoinRows: lambda s: write_join_rows(self.formulas, s),
             Combine: lambda s: write_combine(self.formulas, s),
             Store: lambda *stores: write_stores(self.formulas, stores),
             Rows: lambda s: write_rows(self.formulas, s),
@@ -313,42 +322,3 @@ class KernelWriter:
                     factor = f" * {s.factor}[{f.in_tile(self.program.tiles[s.factor], at)}]"
                 total = f"{to}{factor} + {made}[e]"
                 w.line(f"{to} = {f'Max::join({to}, {made}[e])' if s.op == 'max' else total};")
-
-    @contextmanager
-    def _elements(self, f: Fragment) -> Iterator[dict[str, str]]:
-        """Open a loop over the elements of a fragment and yield the place of one."""
-        w = self.writer
-        with w.block(f"for (int batch = 0; batch < {f.extents[0]}; ++batch) {{"):
-            head = "[&](float& sum, [[maybe_unused]] int row, [[maybe_unused]] int column)"
-            with w.block(f"{f.name}_sums[batch].every({head} {{", "});"):
-                found = dict[str, str]()
-                for dims, index in zip(f.groups, ("batch", "row", "column"), strict=True):
-                    found |= self.formulas.coordinates(dims, 1, index)
-                yield found
-
-    def _scale(self, s: Scale) -> None:
-        with self._elements(self.program.fragments[s.fragment]) as at:
-            place = self.formulas.in_tile(self.program.tiles[s.factor], at)
-            self.writer.line(f"sum *= {s.factor}[{place}];")
-
-    def _spill(self, s: Spill) -> None:
-        tile = self.program.tiles[s.tile]
-        fragment = self.program.fragments[s.fragment]
-        with self._elements(fragment) as at:
-            place = self.formulas.in_tile(tile, at)
-            one = "" if fragment.columns else "if (column == 0) "
-            self.writer.line(f"{one}{s.tile}[{place}] = {CTYPES[tile.dtype]}(sum);")
-
-    def _contract(self, s: Contract) -> None:
-        w, p = self.writer, self.program
-        f, a, b = p.fragments[s.fragment], p.tiles[s.a], p.tiles[s.b]
-        depth = next(d.size for d in a.dims if d.name == s.over)
-        flags = ", ".join("false" if t.dims[-1].name == s.over else "true" for t in (a, b))
-        with w.block(f"for (int batch = 0; batch < {f.extents[0]}; ++batch) {{"):
-            at = self.formulas.coordinates(f.batch, 1, "batch")
-            operands = []
-            for tile, lines in ((a, f.rows), (b, f.columns)):
-                start = self.formulas.in_tile(tile, {**dict.fromkeys(tile.names, "0"), **at})
-                operands += [f"{tile.name} + {start}", f"{layout(tile, lines, s.over, depth)}{{}}"]
-            call = f"{f.name}_sums[batch].template add<{depth}, {flags}>"
-            w.line(f"{call}({', '.join(operands)});")

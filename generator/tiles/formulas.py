@@ -42,7 +42,8 @@ class Place:
     The places of a pass are those of `dims`, which reach beyond a tensor that is read in place
     where tiles are rounded up for tensor cores. What was read before is among what the thread has
     `taken`, and so are the `rows` that an index says of results. A vector that `lies` in memory as
-    it is wanted is at hand by its own name; `found` names variables that hold rows.
+    it is wanted is at hand by its own name; `found` names variables that hold rows. The value
+    `sums` is what a thread has in a register.
     """
 
     at: Mapping[str, str]
@@ -53,6 +54,7 @@ class Place:
     rows: Sequence[str] = ()
     lies: bool = False
     found: Mapping[str, str] = field(default_factory=dict)
+    sums: str = ""
 
 
 class Formulas:
@@ -278,7 +280,7 @@ class Formulas:
         for name in self._order(values, again):
             node, varies = p.node(name), place.vector in p.type(name).names
             if p.is_leaf(name) and not (again and name in values):
-                texts[name] = self._leaf(name, place)
+                texts[name] = "sum" if name == place.sums else self._leaf(name, place)
                 continue
             text = self._operation(node.op, [texts[a] for a in node.args])
             if node.op == "div" and varies and place.vector not in p.type(node.args[1]).names:

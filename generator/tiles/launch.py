@@ -28,7 +28,8 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.horizontal import JointWriter, launches
-from mirage_kernels.generator.tiles.program import BlockProgram, Rows, Store
+from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.statements import Rows, Store
 from mirage_kernels.generator.tiles.vectors import has_uneven_rows
 
 _PARAMETERS = (

@@ -7,8 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place
-from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Load, Tile
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Tile
 from mirage_kernels.generator.tiles.rows import require_zeros
+from mirage_kernels.generator.tiles.statements import Load
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
 
 

@@ -26,24 +26,27 @@ from mirage_kernels.generator.tiles.passes import are_one_pass, with_held_rows
 from mirage_kernels.generator.tiles.program import (
     DEAR,
     IDENTITY,
-    Add,
     BlockProgram,
+    Fragment,
+    Tile,
+    joined_by,
+    reaches_beyond,
+)
+from mirage_kernels.generator.tiles.register_formulas import with_register_formulas
+from mirage_kernels.generator.tiles.shares import as_results
+from mirage_kernels.generator.tiles.statements import (
+    Add,
     Clear,
     Combine,
     Contract,
     Fill,
-    Fragment,
     Load,
     Reduce,
     Scale,
     Spill,
     Statement,
     Store,
-    Tile,
-    joined_by,
-    reaches_beyond,
 )
-from mirage_kernels.generator.tiles.shares import as_results
 from mirage_kernels.generator.tiles.tensor_cores import COLUMNS, ROWS, is_product, lines, multiples
 from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_parts
 
@@ -59,8 +62,8 @@ def block_program(
 ) -> BlockProgram:
     """Return the tile program of one block graph of a kernel graph.
 
-    With `vectors`, tensor cores make products with these too. Raises PlanError for what no block
-    can do: a sum that meets no carry, tiles beyond reason.
+    As general kernels run it with `vectors`: tensor cores make products with these too. Raises
+    PlanError for what no block can do: a sum that meets no carry, tiles beyond reason.
     """
     return _Lowering(graph, kernel, threads, stages, vectors=vectors).program()
 
@@ -86,7 +89,7 @@ class _Lowering:
         assert kernel.body.space is not None
         self.graph, self.threads = graph, threads
         self.body, self.space = without_threads(kernel.body), kernel.body.space
-        self.stages = stages if self.space.loop else 1
+        self.stages, self.vectors = stages if self.space.loop else 1, vectors
         self.phases = phases_of(self.body)
         self.types = {name: v.type for name, v in self.body.values.items()}
         self.tensors = dict(zip((n.name for n in self.body.inputs), kernel.args, strict=True))
@@ -135,7 +138,8 @@ class _Lowering:
             stages=self.stages,
             threads=self.threads,
         )
-        return with_barriers(with_parts(program))
+        made = with_register_formulas(program) if self.vectors else program
+        return with_barriers(with_parts(made))
 
     # -- places ----------------------------------------------------------------------------------
 
@@ -216,7 +220,8 @@ class _Lowering:
             single = own == 1 and self.phases[name] is not Phase.JOINED  # a row's own: of a cluster
             if single or not node.out.type.dims or not self.is_formula(name):
                 continue
-            wanted = self.is_dear(name) or (self.is_constant(name) and self.is_summed(name))
+            constant = bool(self.space.loop) and self.phases[name] is Phase.BEFORE
+            wanted = self.is_dear(name) or (constant and self.is_summed(name))
             if wanted and self.times(name) > OFTEN * own:
                 self.tile(name, dtype=DType.FP32)
 
@@ -239,10 +244,6 @@ class _Lowering:
         """Say whether a value is computed where it is used."""
         op = self.body.producers[name].op
         return name not in self.tiles and op in OPS and OPS[op].kind is Kind.ELEMENTWISE
-
-    def is_constant(self, name: str) -> bool:
-        """Say whether a value is the same in all steps of the loop."""
-        return bool(self.space.loop) and self.phases[name] is Phase.BEFORE
 
     def is_dear(self, name: str) -> bool:
         """Say whether a formula has an operation that takes many instructions."""
@@ -375,8 +376,7 @@ class _Lowering:
         self.say(Phase.AFTER if carried else phase, Spill((), (), into.name, into.name), (), into)
 
     def contiguous_last(self, name: str, dims: Sequence[Dim]) -> tuple[Dim, ...]:
-        order = self.tiles[name].names
-        return tuple(sorted(dims, key=lambda d: order.index(d.name)))
+        return tuple(sorted(dims, key=lambda d: self.tiles[name].names.index(d.name)))
 
     def warps(self, fragment: Fragment) -> tuple[int, int]:
         """Return how many warps share the rows, and how many the columns: rows first."""

@@ -11,14 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from mirage_kernels.generator.ir import OPS, Dim, DType, Graph, Kind, Node, Phase, TensorType
-from mirage_kernels.generator.tiles.program import (
-    WARP,
-    BlockProgram,
-    Reduce,
-    Rows,
-    Store,
-    joined_by,
-)
+from mirage_kernels.generator.tiles.program import WARP, BlockProgram, joined_by
+from mirage_kernels.generator.tiles.statements import Reduce, Rows, Store
 from mirage_kernels.generator.tiles.vectors import WIDTHS, has_uneven_rows
 
 _JOINS = ("sum", "contract", "amax", "peak")

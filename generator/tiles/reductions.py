@@ -8,12 +8,8 @@ from math import prod
 
 from mirage_kernels.generator.ir import Dim
 from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place
-from mirage_kernels.generator.tiles.program import (
-    THREADS_EACH,
-    VECTOR_BYTES,
-    BlockProgram,
-    Reduce,
-)
+from mirage_kernels.generator.tiles.program import THREADS_EACH, VECTOR_BYTES, BlockProgram
+from mirage_kernels.generator.tiles.statements import Reduce
 from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, lanes, summed_words
 
 AT_WORK = 1024  # threads of a multiprocessor that sum up what memory holds: of 64 registers each
@@ -83,7 +79,8 @@ class Shares:
 
 def in_one_pass(f: Formulas, a: Reduce, b: Reduce) -> bool:
     """Say whether reductions beside each other read the same tensor alike: it is read once then."""
-    if (a.op, a.over) != (b.op, b.over) or a.rescale or b.rescale:
+    apart = (a.rescale, b.rescale, a.parts, b.parts)
+    if (a.op, a.over) != (b.op, b.over) or any(apart):
         return False
     read, other = ({x for v in s.values for x in f.reads(v)} for s in (a, b))
     both = Shares.of(f, a)
@@ -93,7 +90,9 @@ def in_one_pass(f: Formulas, a: Reduce, b: Reduce) -> bool:
 
 def write_reductions(f: Formulas, said: Sequence[Reduce]) -> None:
     """Write a pass of reductions."""
-    if name := summed_words(f.program, said[0]):
+    if said[0].parts:
+        _write_of_warps(f, said[0])
+    elif name := summed_words(f.program, said[0]):
         _write_words(f, said[0], name)
     else:
         _write_pass(f, said)
@@ -152,6 +151,20 @@ def _write_words(f: Formulas, s: Reduce, name: str) -> None:
     with w.block("[&]([[maybe_unused]] int i, int c, const float (&joined)[1]) {", "});"):
         at = {**f.coordinates(rows, 1), columns.name: "c"}
         _finish(f, s, Place(at, own.outs), "e")
+
+
+def _write_of_warps(f: Formulas, s: Reduce) -> None:
+    """Write what joins what warps have joined of a fragment."""
+    w, p, parts = f.writer, f.program, f.program.tiles[s.parts]
+    *outs, warps = parts.dims
+    head = f"each<{p.threads}, {prod(d.size for d in outs)}>([&]([[maybe_unused]] int i) {{"
+    with w.block(head, "});"):
+        at = f.coordinates(outs, 1)
+        w.line(f"float joined[1] = {{{s.joins}::kIdentity}};")
+        with w.block(f"for (int warp = 0; warp < {warps.size}; ++warp) {{"):
+            place = f.in_tile(parts, {**at, warps.name: "warp"})
+            w.line(f"joined[0] = {s.joins}::join(joined[0], {s.parts}[{place}]);")
+        _finish(f, s, Place(at, outs), "e")
 
 
 def _end(f: Formulas, s: Reduce, steps: int) -> str:

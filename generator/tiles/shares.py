@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.ir import Dim, Graph, Phase
-from mirage_kernels.generator.tiles.program import BlockProgram, Combine, Store
+from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.statements import Combine, Store
 
 DEALT = 8  # elements that lie beside each other in one block's share
 

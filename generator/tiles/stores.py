@@ -9,17 +9,10 @@ from math import prod
 
 from mirage_kernels.generator.ir import Dim, Phase
 from mirage_kernels.generator.tiles.formulas import Formulas, Place
-from mirage_kernels.generator.tiles.program import (
-    VECTOR_BYTES,
-    WARP,
-    Combine,
-    Reduce,
-    Rows,
-    Statement,
-    Store,
-)
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, WARP
 from mirage_kernels.generator.tiles.reductions import in_one_pass
 from mirage_kernels.generator.tiles.shares import DEALT, dealt
+from mirage_kernels.generator.tiles.statements import Combine, Reduce, Rows, Statement, Store
 from mirage_kernels.generator.tiles.vectors import WIDTHS, widest
 
 MOST = 8  # statements of a pass

@@ -13,10 +13,9 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Graph, Indexed, Phase, of_results, retile
 from mirage_kernels.generator.tiles.clusters import without_clusters
 from mirage_kernels.generator.tiles.lower import block_program
-from mirage_kernels.generator.tiles.program import (
-    IDENTITY,
+from mirage_kernels.generator.tiles.program import IDENTITY, BlockProgram
+from mirage_kernels.generator.tiles.statements import (
     Add,
-    BlockProgram,
     Clear,
     Contract,
     Fill,

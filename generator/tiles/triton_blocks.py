@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.ir import MOST_PARTS
-from mirage_kernels.generator.tiles.program import BlockProgram, Contract
+from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.statements import Contract
 from mirage_kernels.generator.tiles.triton_text import enclosed
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirage_kernels.generator.ir import Dim, DType, TensorType
-from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Reduce, Tile
+from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Tile
+from mirage_kernels.generator.tiles.statements import Reduce
 
 WIDTHS = (8, 4, 2, 1)  # elements of a vector
 SHARED_AT_ONCE = 4  # what a thread computes of tiles alone, without a loop

@@ -22,8 +22,8 @@ from mirage_kernels.generator.schedules.attention.program import AttentionProgra
 from mirage_kernels.generator.schedules.attention.variants import attention_variants
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tiles.lower import block_programs
-from mirage_kernels.generator.tiles.program import (
-    BlockProgram,
+from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.statements import (
     Combine,
     Contract,
     Load,

@@ -27,14 +27,8 @@ from mirage_kernels.generator.tiles.check import compare, require_same, shortene
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.memory import TileError
-from mirage_kernels.generator.tiles.program import (
-    Arrive,
-    Barrier,
-    BlockProgram,
-    Combine,
-    Fill,
-    Statement,
-)
+from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.statements import Arrive, Barrier, Combine, Fill, Statement
 
 ON = target("sm_90a")
 TILES = {"M": 2, "W_parts": 64, "K_parts": 64}

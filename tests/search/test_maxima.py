@@ -21,7 +21,7 @@ from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.tiles.check import compare, shortened
 from mirage_kernels.generator.tiles.clusters import without_clusters
 from mirage_kernels.generator.tiles.lower import block_programs
-from mirage_kernels.generator.tiles.program import Clear
+from mirage_kernels.generator.tiles.statements import Clear
 
 SMALLS = {
     "rows": Small({"x": "MK"}, lambda x: amax(x, "K")),

@@ -17,7 +17,7 @@ from mirage_kernels.generator.pipeline import generate
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.request import Request
 from mirage_kernels.generator.schedules.general.plan import sources
-from mirage_kernels.generator.tiles import interpret
+from mirage_kernels.generator.tiles import block_run
 from mirage_kernels.generator.tiles.check import compare, require_same, shortened
 from mirage_kernels.generator.tiles.indices import gathered, rows_of, scattered
 from mirage_kernels.generator.tiles.lower import block_programs
@@ -74,13 +74,13 @@ def test_numbers_from_the_last_row_are_told_from_none(record: KernelRecord) -> N
 
 
 def test_the_row_beside_is_refused(record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = interpret.addressed
+    right = block_run.addressed
 
     def beside(own, names, places, given):  # type: ignore[no-untyped-def]
         there, at = right(own, names, places, given)
         return there, (np.maximum(at[0] - 1, 0), *at[1:])
 
-    monkeypatch.setattr(interpret, "addressed", beside)
+    monkeypatch.setattr(block_run, "addressed", beside)
     with pytest.raises(PlanError):
         compared(record, {})
 

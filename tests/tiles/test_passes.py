@@ -29,7 +29,8 @@ from mirage_kernels.generator.tiles.check import (
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.memory import TileError
-from mirage_kernels.generator.tiles.program import BlockProgram, Reduce, Rows
+from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.statements import Reduce, Rows
 
 
 def norm(x: Tensor) -> Tensor:

@@ -24,7 +24,8 @@ from mirage_kernels.generator.tiles.check import compare, shortened
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.memory import TileError
-from mirage_kernels.generator.tiles.program import Barrier, BlockProgram, Fill, Statement, Tile
+from mirage_kernels.generator.tiles.program import BlockProgram, Tile
+from mirage_kernels.generator.tiles.statements import Barrier, Fill, Statement
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -39,7 +39,8 @@ from mirage_kernels.generator.schedules.attention.softmax import (
     softmax_step,
 )
 from mirage_kernels.generator.tiles.lower import RESCALE, block_program
-from mirage_kernels.generator.tiles.program import BlockProgram, Combine, Load
+from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.statements import Combine, Load
 
 _ONE = {Do.QUERIES: "tile of queries", Do.KEYS: "tile of keys", Do.LENGTH: "length per sequence"}
 _ALONG_KEYS = {"peak": "running peak", "sum": "sum over keys", "contract": "product over keys"}

@@ -9,7 +9,8 @@ from itertools import chain
 from mirage_kernels.generator.ir import OPS, Dim, Graph, Kind
 from mirage_kernels.generator.ir.ops import ACCUMS
 from mirage_kernels.generator.schedules.attention.program import AttentionRoles, require
-from mirage_kernels.generator.tiles.program import BlockProgram, Contract, Reduce, Scale
+from mirage_kernels.generator.tiles.program import BlockProgram
+from mirage_kernels.generator.tiles.statements import Contract, Reduce, Scale
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from mirage_kernels.generator.tiles.program import (
     THREADS_EACH,
     VECTOR_BYTES,
     WARP,
-    Barrier,
     BlockProgram,
 )
+from mirage_kernels.generator.tiles.statements import Barrier
 from mirage_kernels.generator.tiles.tensor_cores import COLUMNS
 from mirage_kernels.generator.tiles.vectors import (
     WIDTHS,

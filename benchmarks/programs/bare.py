@@ -1,0 +1,55 @@
+"""Times bare reads of what each program moves: python -m programs.bare --json FILE
+
+The fastest of several bare kernels reads as many bytes as the program reads and writes, of tables
+and caches the rows that an index says: in a CUDA graph, the same buffer again and again, as
+`programs.measure` calls programs with the same tensors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from mirage_kernels import kernel_table
+from mirage_kernels.generator.bench.measure import graph_microseconds
+from programs import PROGRAMS, level1, level2, recorded, serving  # noqa: F401
+from programs.measure import METHOD, bytes_per_us, several
+
+
+def bare_microseconds(byte_count: int) -> float:
+    """Return the time in which the fastest bare kernel reads the bytes (rounded up to 16)."""
+    kernel_table()  # the extension brings the kernels
+    ops = torch.ops.mirage_kernels
+    size = -(-byte_count // 16) * 16
+    buffer = torch.randint(0, 256, (size,), dtype=torch.uint8, device="cuda")
+    sink = torch.zeros(1, dtype=torch.int32, device="cuda")
+    reads = (partial(ops._read_floor, buffer, v, sink) for v in range(ops._read_floor_variants()))
+    return min(graph_microseconds([read], method=METHOD) for read in reads)
+
+
+def main() -> None:
+    """Time the bytes of every program, in types of 16 bits, at every number of rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, required=True)
+    options = parser.parse_args()
+    rows = []
+    for one in PROGRAMS.values():
+        for count in one.rows:
+            inputs = one.inputs(count, torch.bfloat16, "cuda")
+            moved = one.bytes_moved(inputs, several(one.run(**inputs)))
+            del inputs
+            torch.cuda.empty_cache()
+            us = round(bare_microseconds(moved), 2)
+            rows.append({"program": one.name, "rows": count, "bytes": moved, "us": us})
+            print(json.dumps(rows[-1]), flush=True)
+    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    about |= {"tb_s": round(bytes_per_us() / 1e6, 2), "command": "python -m programs.bare"}
+    options.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
