@@ -2,10 +2,11 @@
 
 DIR holds what `programs.generate` or `programs.mirage` made and `mirage-kernels compile` compiled.
 Each program is compared with float64 and timed in a CUDA graph, as it is and within
-`constant_weights()`, beside PyTorch eager and torch.compile, at every number of rows it names. The
-floor is the time to read and write its tensors once, of tables and caches the rows that an index
-says, at the rate at which the fastest bare kernel reads 2 GiB in the same process. torch.compile
-compiles in processes beside each other before anything is timed.
+`constant_weights()`, beside PyTorch eager and torch.compile, at every number of rows it names.
+Calls go round sets of tensors that together exceed the L2 cache, so that all are read from memory.
+The time of its bytes is what reading and writing its tensors once takes, of tables and caches the
+rows that an index says, at the rate at which the fastest bare kernel reads 2 GiB in the same
+process. torch.compile compiles in processes beside each other before anything is timed.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import argparse
 import contextlib
 import json
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -26,19 +27,22 @@ from mirage_kernels.generator.bench.measure import (
     Method,
     floor_microseconds,
     graph_microseconds,
+    rotation_count,
 )
-from programs import PROGRAMS, Program, level1, level2, recorded, serving  # noqa: F401
+from programs import PROGRAMS, Inputs, Program, level1, level2, recorded, serving  # noqa: F401
 
 STREAMED = 2**31  # bytes that the streaming rate is measured with
+MOST_CACHED = 2**28  # bytes that a call moves
+MOST_SETS, MOST_BYTES = 400, 2**33  # of a program's tensors, that calls go round
 METHOD = Method(launches=20, replays=15, warmup_replays=3, settle_ms=20)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def microseconds(call: Callable[[], object]) -> float:
-    """Return the median time of a call in a CUDA graph, its tensors in the cache or not."""
-    for _ in range(3):
-        call()
-    return graph_microseconds([call], method=METHOD)
+def microseconds(run: Callable[..., object], sets: Sequence[Inputs]) -> float:
+    """Return the median time of a call in a CUDA graph, of each set of inputs in turn."""
+    for inputs in (*sets, *sets[:3]):
+        run(**inputs)
+    return graph_microseconds([partial(run, **inputs) for inputs in sets], method=METHOD)
 
 
 def several(results: object) -> list[torch.Tensor]:
@@ -58,6 +62,12 @@ def bytes_per_us() -> float:
     return STREAMED / floor_microseconds(STREAMED)
 
 
+def sets_of(moved: int, inputs: Inputs) -> int:
+    """Return how many sets of tensors calls go round, one where no cache holds what they move."""
+    held = sum(x.nbytes for x in inputs.values())
+    return 1 if moved >= MOST_CACHED else min(rotation_count(moved), MOST_SETS, MOST_BYTES // held)
+
+
 def row_of(program_: Program, rows: int, dtype: str, peers: bool) -> dict[str, object]:
     """Return the row of a program at a number of rows: its error and times."""
     kernels = program(program_.recipe)
@@ -75,13 +85,16 @@ def row_of(program_: Program, rows: int, dtype: str, peers: bool) -> dict[str, o
     row: dict[str, object] = {"program": program_.name, "rows": rows, "dtype": dtype}
     row |= {"error": float(f"{error:.2e}"), "eager_error": float(f"{own:.2e}")}
     row["floor_us"] = round(moved / bytes_per_us(), 2)
-    row["us"] = round(microseconds(lambda: kernels(**inputs)), 2)
+    del made, exact, again
+    sets = [inputs]
+    more = range(1, sets_of(moved, inputs))
+    sets += [program_.inputs(rows, DTYPES[dtype], "cuda") for _ in more]
+    row["us"] = round(microseconds(kernels, sets), 2)
     with constant_weights():
-        row["promised_us"] = round(microseconds(lambda: kernels(**inputs)), 2)
+        row["promised_us"] = round(microseconds(kernels, sets), 2)
     if peers:
-        row["eager_us"] = round(microseconds(lambda: program_.run(**inputs)), 2)
-        compiled = compiled_by_torch(program_)
-        row["compile_us"] = round(microseconds(lambda: compiled(**inputs)), 2)
+        row["eager_us"] = round(microseconds(program_.run, sets), 2)
+        row["compile_us"] = round(microseconds(compiled_by_torch(program_), sets), 2)
     return row
 
 

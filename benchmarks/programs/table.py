@@ -149,11 +149,11 @@ def times_lines(found: Row) -> Iterator[str]:
         f"{found['device']}, torch {found['torch']}; `{found['command']}`. Errors are relative to "
         "float64. *Streamed* is the time of all tensors' bytes, of tables and caches those of the "
         f"rows that an index says, at {found['tb_s']} TB/s, the streaming rate of that run. "
-        f"The floor, of which *over* is a multiple, is what the fastest bare kernel takes to read "
-        f"as many bytes, again and again ({bare['device']}, {bare['tb_s']} TB/s; "
-        f"`{bare['command']}`). "
-        "Calls are timed in a CUDA graph; *promised* is within `constant_weights()`, where kernels "
-        "read weights while the kernel before still runs."
+        "The floor, of which *over* is a multiple, is what the fastest bare kernel takes to read "
+        f"as many bytes from memory ({bare['device']}, {bare['tb_s']} TB/s; `{bare['command']}`). "
+        "Calls are timed in a CUDA graph and go round sets of tensors that together exceed the L2 "
+        "cache; *promised* is within `constant_weights()`, where kernels read weights while the "
+        "kernel before still runs."
     )
     for again in found.get("again", []):
         yield ""
@@ -161,6 +161,8 @@ def times_lines(found: Row) -> Iterator[str]:
             f"Measured again after their kernels changed, at {again['tb_s']} TB/s "
             f"({again['device']}): {', '.join(again['programs'])}."
         )
+    if note := found.get("note"):
+        yield from ("", note)
     if since := found.get("since"):
         yield from ("", f"Changed since, and not measured in this table yet: {since}.")
     yield ""

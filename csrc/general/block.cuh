@@ -110,15 +110,15 @@ __device__ void load_matrices(const void* from, uint32_t& a, uint32_t& b) {
 
 // A row or column of a sum: what a lane decides, below 8, and the rest, a multiple of 8.
 struct Line {
-  unsigned lane, rest;
-  __device__ operator int() const { return static_cast<int>(lane + rest); }
+  int lane, rest;
+  __device__ operator int() const { return lane + rest; }
 };
 
 // The coordinate along a dim of kSize, kStep lines apart (kSize 0: the outermost), of lines that
 // several dims share. Most of it is known at compile time, or the same for all of a thread's sums.
 template <int kStep, int kSize>
 __device__ int coordinate(Line line) {
-  const auto within = [](unsigned n) { return kSize > 0 ? n % (kSize > 0 ? kSize : 1) : n; };
+  const auto within = [](int n) { return kSize > 0 ? n % (kSize > 0 ? kSize : 1) : n; };
   if constexpr (kStep % 8 == 0)
     return within(line.rest / kStep);
   else if constexpr (kSize > 0 && 8 % (kStep * (kSize > 0 ? kSize : 1)) == 0)
@@ -126,7 +126,7 @@ __device__ int coordinate(Line line) {
   else if constexpr (8 % kStep == 0 && kStep * kSize % 8 == 0)
     return line.lane / kStep + within(line.rest / kStep);
   else
-    return within((line.lane + line.rest) / kStep);
+    return within(line / kStep);
 }
 
 // rows x columns of fp32 sums in registers, made by kRowWarps x kColumnWarps of the block's warps.
@@ -143,8 +143,8 @@ struct Product {
   static __device__ bool takes_part() {
     return kRowWarps * kColumnWarps * kWarpLanes >= kThreads || warp() < kRowWarps * kColumnWarps;
   }
-  static __device__ unsigned row() { return warp() % kRowWarps * kRowTiles * 16; }
-  static __device__ unsigned column() { return warp() / kRowWarps * kColumnTiles * 8; }
+  static __device__ int row() { return warp() % kRowWarps * kRowTiles * 16; }
+  static __device__ int column() { return warp() / kRowWarps * kColumnTiles * 8; }
 
   __device__ void clear() {
     every([](float& sum, Line, Line) { sum = 0.0f; });
@@ -156,32 +156,27 @@ struct Product {
   __device__ void add(const T* a_at, A a, const T* b_at, B b) {
     if (!takes_part()) return;
     const int eight = lane() / 8, line = lane() % 8;
-    const T *a_from[kRowTiles], *b_from[kColumnTiles];
-#pragma unroll
-    for (int i = 0; i < kRowTiles; ++i) {
-      const int r = row() + 16 * i + eight % 2 * 8, d = eight / 2 * 8;
-      a_from[i] = a_at + (kTurnedA ? a(r, d + line) : a(r + line, d));
-    }
-#pragma unroll
-    for (int j = 0; j < kColumnTiles; j += 2) {  // two at once, as long as there are two
-      const int c = column() + 8 * j + (j + 1 < kColumnTiles ? eight / 2 * 8 : 0);
-      const int d = eight % 2 * 8;
-      b_from[j] = b_at + (kTurnedB ? b(c, d + line) : b(c + line, d));
-    }
 #pragma unroll
     for (int k = 0; k < kDepth; k += 16) {
       uint32_t a_regs[kRowTiles][4], b_regs[kColumnTiles][2];
 #pragma unroll
-      for (int i = 0; i < kRowTiles; ++i)
-        load_matrices<kTurnedA>(a_from[i] + a(0, k), a_regs[i][0], a_regs[i][1], a_regs[i][2],
-                                a_regs[i][3]);
+      for (int i = 0; i < kRowTiles; ++i) {
+        const int r = row() + 16 * i + eight % 2 * 8, d = k + eight / 2 * 8;
+        const T* from = a_at + (kTurnedA ? a(r, d + line) : a(r + line, d));
+        load_matrices<kTurnedA>(from, a_regs[i][0], a_regs[i][1], a_regs[i][2], a_regs[i][3]);
+      }
 #pragma unroll
-      for (int j = 0; j + 1 < kColumnTiles; j += 2)
-        load_matrices<kTurnedB>(b_from[j] + b(0, k), b_regs[j][0], b_regs[j][1], b_regs[j + 1][0],
+      for (int j = 0; j + 1 < kColumnTiles; j += 2) {
+        const int c = column() + 8 * j + eight / 2 * 8, d = k + eight % 2 * 8;
+        const T* from = b_at + (kTurnedB ? b(c, d + line) : b(c + line, d));
+        load_matrices<kTurnedB>(from, b_regs[j][0], b_regs[j][1], b_regs[j + 1][0],
                                 b_regs[j + 1][1]);
+      }
       if constexpr (kColumnTiles % 2 == 1) {
         constexpr int j = kColumnTiles - 1;
-        load_matrices<kTurnedB>(b_from[j] + b(0, k), b_regs[j][0], b_regs[j][1]);
+        const int c = column() + 8 * j, d = k + eight % 2 * 8;
+        const T* from = b_at + (kTurnedB ? b(c, d + line) : b(c + line, d));
+        load_matrices<kTurnedB>(from, b_regs[j][0], b_regs[j][1]);
       }
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i)

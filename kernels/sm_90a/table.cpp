@@ -161,6 +161,8 @@
   PLAIN(rms_norm_gated_mlp, K8192_N3584_fp16, fp16, 64, "", {"K", 8192}, {"N", 3584}) \
   PLAIN(rms_norm_gated_mlp, K8192_N7168_bf16, bf16, 64, "", {"K", 8192}, {"N", 7168}) \
   PLAIN(rms_norm_gated_mlp, K8192_N7168_fp16, fp16, 64, "", {"K", 8192}, {"N", 7168}) \
+  PLAIN(rms_norm_gated_mlp_residual, K4096_N14336_bf16, bf16, 16, "", {"K", 4096}, {"N", 14336}) \
+  PLAIN(rms_norm_gated_mlp_residual, K4096_N14336_fp16, fp16, 16, "", {"K", 4096}, {"N", 14336}) \
   PLAIN(rms_norm_geglu_mlp, K3584_N14336_bf16, bf16, 64, "", {"K", 3584}, {"N", 14336}) \
   PLAIN(rms_norm_geglu_mlp, K3584_N14336_fp16, fp16, 64, "", {"K", 3584}, {"N", 14336}) \
   PLAIN(rms_norm_geglu_mlp, K3840_N15360_bf16, bf16, 64, "", {"K", 3840}, {"N", 15360}) \
