@@ -293,6 +293,22 @@ class Formulas:
             else:
                 w.line(f"const float {name}_v = {text};")
             texts[name] = f"{name}_v"
+        self._keep(values, texts, looped, place)
+        return [f"{value}_made" for value in values]
+
+    def _keep(
+        self,
+        values: Sequence[str],
+        texts: Mapping[str, str],
+        looped: Sequence[tuple[str, str]],
+        place: Place,
+    ) -> None:
+        """Write values into arrays: those that are `looped` element by element."""
+        w = self.writer
+        if not place.vector:
+            for value in dict.fromkeys(values):
+                w.line(f"float {value}_made[1] = {{{texts[value]}}};")
+            return
         for value in dict.fromkeys(values):
             w.line(f"float {value}_made[{place.width}];")
         with w.block(f"for (int e = 0; e < {place.width}; ++e) {{"):
@@ -300,7 +316,6 @@ class Formulas:
                 w.line(f"const float {name}_v = {text};")
             for value in dict.fromkeys(values):
                 w.line(f"{value}_made[e] = {texts[value]};")
-        return [f"{value}_made" for value in values]
 
     def _order(self, values: Sequence[str], again: bool) -> list[str]:
         """Return the values that formulas are made of, operands first."""

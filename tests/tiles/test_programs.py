@@ -25,7 +25,7 @@ from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.lower import block_programs
 from mirage_kernels.generator.tiles.memory import TileError
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
-from mirage_kernels.generator.tiles.statements import Barrier, Fill, Statement
+from mirage_kernels.generator.tiles.statements import Apply, Barrier, Fill, Statement
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -177,7 +177,7 @@ def test_what_many_results_share_is_computed_once() -> None:
     record = generate(request, jobs=1, progress=lambda event: None).record
     (program,) = block_programs(record.graph, threads=64, stages=2)
     filled = {
-        phase: [program.node(s.value).op for s in said if isinstance(s, Fill)]
+        phase: [program.node(s.value).op for s in said if isinstance(s, Fill | Apply)]
         for phase, said in program.statements.items()
     }
     assert filled[Phase.BEFORE] == ["mul"]  # queries times the scale: no step changes them
