@@ -17,7 +17,7 @@ import torch
 from mirage_kernels import kernel_table
 from mirage_kernels.generator.bench.measure import floor_microseconds
 from programs import PROGRAMS, level1, level2, recorded, serving  # noqa: F401
-from programs.measure import bytes_per_us, several
+from programs.measure import several, write_rows
 
 floor = cache(floor_microseconds)
 
@@ -44,9 +44,7 @@ def main() -> None:
             us = round(bare_microseconds(moved), 2)
             rows.append({"program": one.name, "rows": count, "bytes": moved, "us": us})
             print(json.dumps(rows[-1]), flush=True)
-    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    about |= {"tb_s": round(bytes_per_us() / 1e6, 2), "command": "python -m programs.bare"}
-    options.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    write_rows(options.json, "python -m programs.bare", rows)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from mirage_kernels.generator.bench.measure import (
 from programs import PROGRAMS, Inputs, Program, level1, level2, recorded, serving  # noqa: F401
 
 STREAMED = 2**31  # bytes that the streaming rate is measured with
-MOST_CACHED = 2**28  # bytes that a call moves
+MOST_CACHED = 2**28  # bytes that a call moves: of more a cache holds nothing for the next one
 MOST_SETS, MOST_BYTES = 400, 2**33  # of a program's tensors, that calls go round
 METHOD = Method(launches=20, replays=15, warmup_replays=3, settle_ms=20)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -86,9 +86,8 @@ def row_of(program_: Program, rows: int, dtype: str, peers: bool) -> dict[str, o
     row |= {"error": float(f"{error:.2e}"), "eager_error": float(f"{own:.2e}")}
     row["floor_us"] = round(moved / bytes_per_us(), 2)
     del made, exact, again
-    sets = [inputs]
     more = range(1, sets_of(moved, inputs))
-    sets += [program_.inputs(rows, DTYPES[dtype], "cuda") for _ in more]
+    sets = [inputs, *(program_.inputs(rows, DTYPES[dtype], "cuda") for _ in more)]
     row["us"] = round(microseconds(kernels, sets), 2)
     with constant_weights():
         row["promised_us"] = round(microseconds(kernels, sets), 2)
@@ -110,6 +109,13 @@ def compile_ahead(name: str, rows: int, dtype: str) -> None:
     with contextlib.suppress(Exception):  # `row_of` meets it again, and says so
         compiled_by_torch(one)(**one.inputs(rows, DTYPES[dtype], "cuda"))
     torch.cuda.empty_cache()
+
+
+def write_rows(path: Path, command: str, rows: Sequence[dict[str, object]]) -> None:
+    """Write a result file: the GPU, its streaming rate, what made the rows, the rows."""
+    about: dict[str, object] = {"device": torch.cuda.get_device_name()}
+    about |= {"torch": torch.__version__, "tb_s": round(bytes_per_us() / 1e6, 2)}
+    path.write_text(json.dumps({**about, "command": command, "rows": rows}, indent=1) + "\n")
 
 
 def main() -> None:
@@ -138,11 +144,8 @@ def main() -> None:
             except (ValueError, RuntimeError, KeyError) as error:
                 rows.append({"program": one.name, "rows": count, "reason": str(error)[:300]})
             print(json.dumps(rows[-1]), flush=True)
-            about: dict[str, object] = {"device": torch.cuda.get_device_name()}
-            about |= {"torch": torch.__version__, "tb_s": round(bytes_per_us() / 1e6, 2)}
             command = f"python -m programs.measure DIR --dtype {options.dtype}"
-            document = {**about, "command": command, "rows": rows}
-            options.json.write_text(json.dumps(document, indent=1) + "\n")
+            write_rows(options.json, command, rows)
             torch.cuda.empty_cache()
 
 

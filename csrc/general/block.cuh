@@ -118,12 +118,19 @@ struct Line {
 // several dims share. Most of it is known at compile time, or the same for all of a thread's sums.
 template <int kStep, int kSize>
 __device__ int coordinate(Line line) {
-  const auto within = [](int n) { return kSize > 0 ? n % (kSize > 0 ? kSize : 1) : n; };
+  constexpr bool kOutermost = kSize == 0;
+  constexpr int kLines = kStep * kSize;  // after which it begins anew
+  const auto within = [](int n) {
+    if constexpr (kOutermost)
+      return n;
+    else
+      return n % kSize;
+  };
   if constexpr (kStep % 8 == 0)
     return within(line.rest / kStep);
-  else if constexpr (kSize > 0 && 8 % (kStep * (kSize > 0 ? kSize : 1)) == 0)
+  else if constexpr (kLines == 1 || kLines == 2 || kLines == 4 || kLines == 8)
     return within(line.lane / kStep);
-  else if constexpr (8 % kStep == 0 && kStep * kSize % 8 == 0)
+  else if constexpr (8 % kStep == 0 && kLines % 8 == 0)
     return line.lane / kStep + within(line.rest / kStep);
   else
     return within(line / kStep);

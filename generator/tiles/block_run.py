@@ -149,7 +149,7 @@ class BlockRun(Machine[Statement, None]):
         b.sums[s.fragment] = np.where(b.within(s.value, index, s.ends), made, 0.0)
 
     def join_rows(self, s: JoinRows) -> None:
-        tile, join = self.program.tiles[s.parts], s.join
+        join, tile = s.join, self.program.tiles[s.join.parts]
         (rows,) = self.program.fragments[s.fragment].rows
         index = indices((*tile.dims[:-1], rows))
         made = self.formula(join.value, index, sums=s)
@@ -157,7 +157,7 @@ class BlockRun(Machine[Statement, None]):
             seen = self.block.tested(join.value, {join.over: index[join.over]})
             made = np.where(seen, made, IDENTITY[join.op])
         shares = made.reshape(*(d.size for d in tile.dims), -1)
-        self.block.put(s.parts, indices(tile.dims), self.joined_last(join, shares))
+        self.block.put(join.parts, indices(tile.dims), self.joined_last(join, shares))
 
     def joined_last(self, s: Reduce, made: Array) -> Array:
         """Join along the last axis."""

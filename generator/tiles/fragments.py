@@ -103,4 +103,4 @@ def write_join_rows(f: Formulas, s: JoinRows) -> None:
     with w.block("[&](int warp, Line column, float joined) {", "});"):
         at = {**_along(f, own.columns, "column"), "warps": "warp"}
         one = "" if own.columns else "if (column == 0) "
-        w.line(f"{one}{s.parts}[{f.in_tile(f.program.tiles[s.parts], at)}] = joined;")
+        w.line(f"{one}{join.parts}[{f.in_tile(f.program.tiles[join.parts], at)}] = joined;")

@@ -111,7 +111,7 @@ class _Chain:
         self.parts[parts.name] = parts
         own = {x for x in p.leaves(s.value) if x in p.tiles} - {f.name, self.held}
         zeros = self.cleared and s.value == self.held and s.op == "sum"
-        reads = tuple(sorted(own)), (parts.name,)
-        yield JoinRows(*reads, f.name, self.held, s, parts.name, zeros)
         rest = {parts.name} | (given - own - {self.held})
-        yield replace(s, reads=tuple(sorted(rest)), parts=parts.name)
+        joined = replace(s, reads=tuple(sorted(rest)), parts=parts.name)
+        yield JoinRows(tuple(sorted(own)), (parts.name,), f.name, self.held, joined, zeros)
+        yield joined

@@ -124,14 +124,13 @@ class Apply(Statement):
 class JoinRows(Statement):
     """Join a formula of a fragment's sums, the value `held`, along the rows that a warp has.
 
-    The tile `parts` has the fragment's columns, then the warps that share its rows. What lies past
-    the end of the rows is left out, or `zeros` that sums add.
+    The tile `parts` of what it is the first part of has the fragment's columns, then the warps that
+    share its rows. What lies past the end of the rows is left out, or `zeros` that sums add.
     """
 
     fragment: str = ""
     held: str = ""
     join: Reduce = Reduce()  # what it is the first part of
-    parts: str = ""
     zeros: bool = False
 
 
