@@ -304,26 +304,33 @@ class KeyPipeline {
     const int64_t token = token_of(key() + lane() % kKeys);
     const T* const line = static_cast<const T*>(cache.at) + page_ * cache.page +
                           token * cache.token + item_.head * cache.head;
-    copy_tile<kDepth>(begin() + stage * kStageBytes, line, 0);
-    copy_tile<kSecondDepth>(begin() + stage * kStageBytes + kTileBytes, line, kKeys);
+    const Sequence& sequence = item_.sequence;
+    copy_known(begin() + stage * kStageBytes, line, sequence.lowest - key(), sequence.keys - key());
     arrive_with_copies(landed(stage));
   }
 
-  // The lines that lanes from `first` on know of; those that nobody sees read as zero.
+  // The lines that lanes know of; those before `first` and from `end` on, which nobody sees, read
+  // as zero. Most calls have boxes: no place that copies has these instructions in between (a step
+  // of Llama-3.1-8B: 7 us less).
+  __noinline__ static __device__ void copy_known(char* to, const T* known, int first, int end) {
+    copy_tile<kDepth>(to, known, 0, first, end);
+    copy_tile<kSecondDepth>(to + kTileBytes, known, kKeys, first, end);
+  }
+
+  // The same of keys or values, which lanes from `from` on know of.
   template <int kLong>
-  __device__ void copy_tile(char* to, const T* known, int first) const {
+  static __device__ void copy_tile(char* to, const T* known, int from, int first, int end) {
     constexpr int kVectors16 = kLong / kLaneDepth;
     // Lanes to a line, a power of two; the last of them may have nothing to copy.
     constexpr int kLanes = kVectors16 <= 8 ? 8 : kVectors16 <= 16 ? 16 : 32;
 #pragma unroll 4
     for (int i = lane() / kLanes; i < kKeys; i += kWarpLanes / kLanes) {
-      const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(known), first + i);
+      const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(known), from + i);
       const T* const line = reinterpret_cast<const T*>(at);
-      const bool seen = key() + i >= item_.sequence.lowest && key() + i < item_.sequence.keys;
 #pragma unroll
       for (int vec = lane() % kLanes; vec < kVectors16; vec += kLanes) {
         copy_16_bytes<Cache::kStream>(to + KeyBlockLines<T, kLong>::place(i, vec),
-                                      line + vec * kLaneDepth, seen);
+                                      line + vec * kLaneDepth, first <= i && i < end);
       }
     }
   }
