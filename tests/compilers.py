@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -69,3 +71,19 @@ def assembled(source: Path, arch: str, folder: Path, *more: str) -> list[Assembl
     command = [nvcc(), *options, *more, str(source), "-o", str(folder / "kernels.cubin")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     return parse(ran.stdout + ran.stderr)
+
+
+def illegal_copies(cubin: Path) -> list[str]:
+    """Return the copies that sm_90 refuses: with a cache policy, at a sum with a uniform register.
+
+    ptxas 13.0 gives such a policy half a pair of registers. None where no disassembler is found.
+    """
+    triton = importlib.util.find_spec("triton")
+    folders = triton.submodule_search_locations or [] if triton else []
+    beside = (Path(folder) / "backends/nvidia/bin/cuobjdump" for folder in folders)
+    command = next((str(p) for p in beside if p.is_file()), shutil.which("cuobjdump"))
+    if command is None:
+        return []
+    made = subprocess.run([command, "-sass", cubin], capture_output=True, text=True, check=True)
+    copies = (line for line in made.stdout.splitlines() if "LDGSTS" in line)
+    return [line for line in copies if re.search(r"desc\[UR\d*[13579]\]", line)]

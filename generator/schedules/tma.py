@@ -163,7 +163,8 @@ def write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
                 inner = s.layout is Layout.INNER
                 place = "buffer.inner(), " if inner else f"buffer.rows({i - 1}), "
                 place += f"{_map(s, program, plan)}, {'0' if inner else plan.tile_row}"
-                writer.line(f"tile::copy_tile({place}, k, buffer.full);")
+                copy = "copy_tile" if inner else "copy_tile_once"
+                writer.line(f"tile::{copy}({place}, k, buffer.full);")
         with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
             where = f"given.{plan.maps}[0], first_token, k, buffer.full"
             writer.line(f"tile::copy_tile(buffer.tokens(), {where});")

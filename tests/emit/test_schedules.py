@@ -243,7 +243,7 @@ LINES = {
     LORA[1]: (
         "const int tile_row = producers.consumer() / Block::kBlocks * Block::kRows;",
         "const int first_row = tile_row + Block::rank() * Block::kOwnRows;",
-        "tile::copy_tile(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);",
+        "tile::copy_tile_once(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);",
         "const tile::OutputTile out_tile{first_row, N, first_token, M};",
     ),
 }

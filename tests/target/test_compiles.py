@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compilers import ROOT, assembled
+from compilers import ROOT, assembled, illegal_copies
 
 from mirage_kernels.generator.build.ptxas import Assembled, parse
 from mirage_kernels.generator.commands.arguments import package_kernels
@@ -55,3 +55,4 @@ def test_no_variant_of_a_committed_kernel_spills(record: KernelRecord, tmp_path:
     assert len(made) >= len(record.variants)
     assert {k.arch for k in made} == {record.arch}
     assert [k for k in made if k.spill_bytes] == []
+    assert illegal_copies(tmp_path / "kernels.cubin") == []

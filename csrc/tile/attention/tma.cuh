@@ -68,14 +68,6 @@ struct KeyBlockPlace {
   int token, head, page;
 };
 
-// For copies: what comes into L2 so leaves it first (2 to 4 % of calls with few sequences, or with
-// uneven ones).
-__device__ inline uint64_t read_once() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 // The lines of a key block, from element `depth` on; `shared` a multiple of kSwizzleAtomBytes.
 __device__ inline void copy_tile(char* shared, const CUtensorMap& map, int depth,
                                  KeyBlockPlace from, Mbarrier& barrier) {

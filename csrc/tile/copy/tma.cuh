@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "tile/copy/predicated.cuh"
 #include "tile/sync/cluster.cuh"
 
 namespace mirage::tile {
@@ -73,6 +74,16 @@ __device__ inline void copy_tile(char* shared, const CUtensorMap& map, int line,
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(shared)),
       "l"(&map), "r"(k), "r"(line), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+// The same of weights, which are read once.
+__device__ inline void copy_tile_once(char* shared, const CUtensorMap& map, int line, int k,
+                                      Mbarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(k), "r"(line), "r"(shared_address(&barrier)), "l"(read_once())
       : "memory");
 }
 

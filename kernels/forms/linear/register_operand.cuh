@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(RegisterOperandBlock<Config>::kThreads, 1)
   if (block.is_producer()) {
     const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.maps[1], tile_row, k); };
     const auto copy_weights = [&](const auto& buffer, int k) {
-      tile::copy_tile(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);
+      tile::copy_tile_once(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);
     };
     const auto copy_tokens = [&](const auto& buffer, int k) {
       tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);

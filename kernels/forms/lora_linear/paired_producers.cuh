@@ -56,7 +56,7 @@ __device__ void lora_linear_produce(const RegisterOperandArgs& given, char* shar
       tile::prefetch_tile(given.producer_maps[1], tile_row, k);
     };
     const auto copy_weights = [&](const auto& buffer, int k) {
-      tile::copy_tile(buffer.rows(0), given.producer_maps[1], tile_row, k, buffer.full);
+      tile::copy_tile_once(buffer.rows(0), given.producer_maps[1], tile_row, k, buffer.full);
     };
     const auto copy_tokens = [&](const auto& buffer, int k) {
       tile::copy_tile(buffer.tokens(), given.producer_maps[0], first_token, k, buffer.full);

@@ -54,8 +54,8 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
       tile::prefetch_tile(given.maps[2], first_row, k);
     };
     const auto copy_weights = [&](const auto& buffer, int k) {
-      tile::copy_tile(buffer.rows(0), given.maps[1], first_row, k, buffer.full);
-      tile::copy_tile(buffer.rows(1), given.maps[2], first_row, k, buffer.full);
+      tile::copy_tile_once(buffer.rows(0), given.maps[1], first_row, k, buffer.full);
+      tile::copy_tile_once(buffer.rows(1), given.maps[2], first_row, k, buffer.full);
     };
     const auto copy_tokens = [&](const auto& buffer, int k) {
       tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);

@@ -52,7 +52,7 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
     const auto copy_vectors = [&](int k) { block.copy_vector(0, norm_weight, k); };
     const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.maps[1], first_row, k); };
     const auto copy_weights = [&](const auto& buffer, int k) {
-      tile::copy_tile(buffer.rows(0), given.maps[1], first_row, k, buffer.full);
+      tile::copy_tile_once(buffer.rows(0), given.maps[1], first_row, k, buffer.full);
     };
     const auto copy_tokens = [&](const auto& buffer, int k) {
       tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);
