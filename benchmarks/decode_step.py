@@ -8,7 +8,8 @@ the time to stream the weights and the cache at the rate of reading 2 GiB, measu
 `ours` takes each op that this build has a kernel for, and PyTorch's elsewhere. Peers are PyTorch
 eager and torch.compile (default mode, dynamic=False) of all that lies between two attentions,
 with the fastest of PyTorch's attentions on a dense cache. Parts are timed in graphs of their own,
-over the weights of all layers. Logits of two layers are compared with fp32.
+over the weights of all layers; `trace` times the kernels of a layer within the step. Logits of two
+layers are compared with fp32.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 from decode.models import MODELS, Weights, drawn_state, drawn_weights, gathered
 from decode.ours import Ours, wanted_ops
 from decode.peers import Torch, attend, fastest_attention, in_fp32
+from decode.traces import kernels_of_a_layer
 from torch.nn.attention import SDPBackend
 
 from mirage_kernels import constant_history, constant_weights
@@ -36,7 +38,7 @@ from mirage_kernels.generator.records.files import write_whole
 
 STREAMED_BYTES = 2 << 30
 STEP = Method(launches=1, replays=20, warmup_replays=3, settle_ms=50)
-WHAT = ("ours", "parts", "logits", "compile", "eager")
+WHAT = ("ours", "parts", "trace", "logits", "compile", "eager")
 Row = dict[str, object]
 
 
@@ -108,6 +110,8 @@ def measured(weights: Weights, sequences: int, length: int, wanted: Wanted) -> R
         note("ours", step_microseconds(ours.step))
     if "parts" in wanted.only:
         row["parts"] = parts_of(ours, wanted.bytes_per_us)
+    if "trace" in wanted.only:
+        row["trace"] = kernels_of_a_layer(ours.step, weights.model.layers)
     if "logits" in wanted.only:
         row["logits_error"] = logits_errors(weights, min(sequences, 8), has)
     peers = [name for name in ("compile", "eager") if name in wanted.only]
