@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from mirage_kernels.generator.errors import MirageError, SearchError, ToolchainError
 from mirage_kernels.generator.ir import Graph, retile
@@ -31,7 +32,7 @@ class Ranked:
     position: int  # in the order in which the search found it
 
     def line(self) -> str:
-        """Return the muGraph in one line."""
+        """Return the muGraph in one line; general kernels choose tiles that find room."""
         words = []
         for node in (n for n in self.graph.nodes if n.op in ("block", "contract")):
             body = node.body
@@ -41,7 +42,9 @@ class Ranked:
             loop = f"loop over {body.space.loop.dim}" if body.space.loop else "no loop"
             ops = [n.op for n in body.nodes if n.op not in ("input", "output", "const", "size")]
             words.append(f"one kernel ({loop}: {', '.join(ops)})")
-        return f"{self.estimate.microseconds:6.2f} us  {' then '.join(words)}"
+        us = self.estimate.microseconds
+        time = f"{us:6.2f} us" if isfinite(us) else "at smaller tiles"
+        return f"{time}  {' then '.join(words)}"
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import inf
 
 import pytest
 
 from mirage_kernels.generator.errors import PlanError, SearchError, VerifyError
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.meaning.cost import estimate
+from mirage_kernels.generator.meaning.cost import Estimate, estimate
 from mirage_kernels.generator.recipe import Recipe, Shape, output_type, trace
 from mirage_kernels.generator.search.extract import nominal_sizes
 from mirage_kernels.generator.search.lower import Goal, lower
@@ -111,3 +113,5 @@ def test_a_line_says_time_kernels_loop_and_ops(ranked: list[Ranked]) -> None:
         "one kernel (loop over K: mul, contract, accum, contract, accum, div, add, sqrt, div)"
     )
     assert ranked[-1].line().endswith("one kernel (no loop: mul) then library product")
+    none_fits = replace(ranked[0], estimate=Estimate(inf, "shared memory"))
+    assert none_fits.line().startswith("at smaller tiles  one kernel (")
