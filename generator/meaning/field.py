@@ -46,7 +46,7 @@ _ROUNDS = 4  # of a random permutation
 _CHUNK = 2**15  # numbers that are permuted at once, in the cache
 _WINDOW = 10  # bits of an exponent that one table of powers covers
 _FEW = 8  # elements up to which Python inverts as fast as NumPy multiplies
-_SMALL = 2000  # products up to which a matrix product is made by broadcasting
+_SMALL = 4096  # products up to which a matrix product is made by broadcasting
 _LIMB = 11  # bits of one operand's pieces in a large matrix product
 _DEPTH = 2**11  # products of 31 by 11 bits whose sum is exact in float64
 
@@ -245,21 +245,25 @@ def inverse(x: Int, modulus: int) -> Int:
 
 def matmul_mod(a: Int, b: Int, modulus: int) -> Int:
     """Return a @ b mod modulus exactly; both are residues below 2^31."""
-    products = a.size * b.shape[-1]
-    if products <= max(_SMALL, 4 * (a.size + b.size)):  # each element is used a few times at most
+    if a.size * b.shape[-1] <= _SMALL:
         products = a[..., :, :, None] * b[..., None, :, :] % modulus
         return np.asarray(products.sum(-2) % modulus)
     if a.size > b.size:
         turned = matmul_mod(b.swapaxes(-1, -2), a.swapaxes(-1, -2), modulus)
         return np.asarray(turned.swapaxes(-1, -2))
     # In float64: `a` in limbs of 11 bits and pieces of the depth, so that sums stay exact.
-    mask, total = 2**_LIMB - 1, np.int64(0)
-    limbs = np.concatenate((a >> 2 * _LIMB, a >> _LIMB & mask, a & mask), -2).astype(np.float64)
-    for i in range(0, a.shape[-1], _DEPTH):
-        product = limbs[..., i : i + _DEPTH] @ b[..., i : i + _DEPTH, :].astype(np.float64)
-        high, middle, low = np.split(product.astype(np.int64) % modulus, 3, -2)
-        total = total + (((high << _LIMB) + middle) % modulus << _LIMB) + low
-    return np.asarray(total % modulus)
+    *batch, rows, depth = a.shape
+    limbs = np.empty((*batch, 3 * rows, depth))
+    limbs[..., :rows, :] = a >> 2 * _LIMB
+    limbs[..., rows : 2 * rows, :] = a >> _LIMB & 2**_LIMB - 1
+    limbs[..., 2 * rows :, :] = a & 2**_LIMB - 1
+    total = np.zeros((), np.int64)
+    for i in range(0, depth, _DEPTH):
+        sums = limbs[..., i : i + _DEPTH] @ b[..., i : i + _DEPTH, :].astype(np.float64)
+        high, middle, low = np.split(sums.astype(np.int64), 3, -2)
+        upper = (high % modulus << _LIMB) + middle  # below 2^54, as sums are below 2^53
+        total = (total + (upper % modulus << _LIMB) + low) % modulus
+    return np.asarray(total)
 
 
 def scramble(x: Int, key: int) -> Int:

@@ -98,15 +98,31 @@ def test_its_kernels_spill_no_registers(
     assert {kernel.spill_bytes for kernel in kernels} == {0}
 
 
+Op = Callable[[Tensor], Tensor]
+
+
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Kernels of all functions, extents and types."""
-    out = tmp_path_factory.mktemp("uneven_rows")
-    wanted = [(f, n, d) for f in FUNCTIONS for n in COLUMNS for d in TYPES]
-    write([made(*one) for one in wanted], out)
-    assert main(["compile", str(out)]) == 0
-    mirage_kernels.load(out)
-    return out
+def op(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Op]:
+    """Compile the kernel of a function for rows of so many columns, once, and load it."""
+
+    @cache
+    def compiled(function: Op, columns: int, dtype: DType) -> Op:
+        out = tmp_path_factory.mktemp("uneven_rows")
+        write([made(function, columns, dtype)], out)
+        assert main(["compile", str(out)]) == 0
+        mirage_kernels.load(out)
+        return mirage_kernels.program(function.__name__)
+
+    return compiled
+
+
+def with_columns(*columns: int) -> pytest.MarkDecorator:
+    """Give a test every function and extent; `--dist loadgroup` keeps together what shares one."""
+    cases = [
+        (f, n, pytest.mark.xdist_group(f"{f.__name__}-{n}")) for f in FUNCTIONS for n in columns
+    ]
+    values = [pytest.param(f, n, marks=group) for f, n, group in cases]
+    return pytest.mark.parametrize(("function", "columns"), values)
 
 
 def small_integers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -116,48 +132,43 @@ def small_integers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("columns", COLUMNS)
-@pytest.mark.parametrize("dtype", TYPES.values())
+@with_columns(*COLUMNS)
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("first", range(9))
 def test_sums_are_exact_wherever_a_tensor_begins_among_numbers_that_are_not_its_own(
-    function: Callable[[Tensor], Tensor], columns: int, dtype: torch.dtype, first: int
+    op: Callable[..., Op], function: Op, columns: int, dtype: DType, first: int
 ) -> None:
     """Around the tensor lie NaNs; the last elements lie in a word that is not all its own."""
-    op = mirage_kernels.program(function.__name__)
+    run, kind = op(function, columns, dtype), TYPES[dtype]
     for count in (1, 3, 17):
         size = count * ROWS * columns
-        memory = torch.full((first + size + 3,), float("nan"), dtype=dtype, device="cuda")
+        memory = torch.full((first + size + 3,), float("nan"), dtype=kind, device="cuda")
         x = memory[first : first + size].view(count, ROWS, columns)
-        x.copy_(small_integers(tuple(x.shape), dtype))
-        assert torch.equal(op(x), function(x))
+        x.copy_(small_integers(tuple(x.shape), kind))
+        assert torch.equal(run(x), function(x))
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("columns", COLUMNS)
+@with_columns(*COLUMNS)
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_tensor_that_ends_with_its_memory_is_read_to_its_end(
-    function: Callable[[Tensor], Tensor], columns: int, count: int
+    op: Callable[..., Op], function: Op, columns: int, count: int
 ) -> None:
     x = small_integers((count, ROWS, columns), torch.bfloat16)
-    assert torch.equal(mirage_kernels.program(function.__name__)(x), function(x))
+    assert torch.equal(op(function, columns, DType.BF16)(x), function(x))
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("function", FUNCTIONS)
+@with_columns(1023)
 def test_rows_with_others_between_them_are_read_where_they_are(
-    function: Callable[[Tensor], Tensor],
+    op: Callable[..., Op], function: Op, columns: int
 ) -> None:
-    wide = small_integers((3, ROWS, 2100), torch.bfloat16)
-    op = mirage_kernels.program(function.__name__)
+    wide = small_integers((3, ROWS, 2 * columns + 54), torch.bfloat16)
+    run = op(function, columns, DType.BF16)
     for x in (
-        wide[..., :1023],
-        wide[..., 5:1028],
-        wide[..., ::2][..., :1023],
-        wide[::2, :, 8:1031],
+        wide[..., :columns],
+        wide[..., 5 : columns + 5],
+        wide[..., ::2][..., :columns],
+        wide[::2, :, 8 : columns + 8],
     ):
-        assert torch.equal(op(x), function(x))
+        assert torch.equal(run(x), function(x))
