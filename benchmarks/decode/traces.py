@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from mirage_kernels.generator.bench.measure import captured
+
 REPLAYS = 5
 
 
@@ -43,12 +45,7 @@ def kernels_of_a_layer(step: Callable[[], object], layers: int) -> list[dict[str
 
 def _traced(step: Callable[[], object]) -> list[tuple[float, float, str]]:
     """Return start, end and name of every kernel of some replays, by their ends."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        step()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph, stream=stream):
-            step()
+    graph = captured([step])
     graph.replay()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:

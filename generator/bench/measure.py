@@ -114,15 +114,21 @@ def rotation_count(set_bytes: int) -> int:
     return max(SETS_AT_LEAST, max(L2_MULTIPLE * l2_bytes, ROTATION_BYTES) // set_bytes + 1)
 
 
-def graph_microseconds(calls: Timed, *, method: Method = METHOD) -> float:
-    """Time one call: the median over replays of a graph that holds whole rounds of `calls`."""
-    round_calls = list(calls) * -(-method.launches // len(calls))
+def captured(calls: Timed) -> torch.cuda.CUDAGraph:
+    """Return a graph of calls in order, the first of which has run once before."""
     calls[0]()  # module loading and handles must not fall into the capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for call in round_calls:
+        for call in calls:
             call()
+    return graph
+
+
+def graph_microseconds(calls: Timed, *, method: Method = METHOD) -> float:
+    """Time one call: the median over replays of a graph that holds whole rounds of `calls`."""
+    round_calls = list(calls) * -(-method.launches // len(calls))
+    graph = captured(round_calls)
     marks = _events(method.replays + 1)
     started = time.perf_counter()
     while 1e3 * (time.perf_counter() - started) < method.settle_ms:
