@@ -35,6 +35,7 @@ def qk_norm_rope_append(
     rope: str = "neox",
     kv_layout: str = "NHD",
     constant_weights: bool | None = None,
+    constant_history: bool | None = None,
 ) -> Tensor:
     """Norm and rotate queries and keys, write keys and values to the caches, return the queries.
 
@@ -54,7 +55,7 @@ def qk_norm_rope_append(
 
     On a GPU it is one kernel for D 64, 96, 128, 192 and 256 and R a multiple of 16 ("interleaved":
     of 8), with rows of qkv and cos_sin_cache at multiples of 16 bytes. Otherwise a PyTorch program
-    computes it.
+    computes it. `mirage_kernels.constant_history` says what `constant_history` promises.
 
     Source: Su et al., "RoFormer", 2021; the order of norm, rotation and write is Qwen3's.
     """
@@ -68,7 +69,7 @@ def qk_norm_rope_append(
         nhd(op, "v_cache", v_cache, kv_layout),
     )
     sizes = (num_heads, num_kv_heads, eps, weight_offset, norm, rope)
-    assume = assumed(op, constant_weights)
+    assume = assumed(op, constant_weights, constant_history)
     tokens = (cos_sin_cache, positions, *caches, slot_mapping)
     return _append(qkv, *weights, *tokens, *sizes, assume=assume)
 
@@ -86,6 +87,7 @@ def rope_append(
     rope: str = "neox",
     kv_layout: str = "NHD",
     constant_weights: bool | None = None,
+    constant_history: bool | None = None,
 ) -> Tensor:
     """Rotate queries and keys, write keys and values to the caches, return the queries.
 
@@ -100,5 +102,5 @@ def rope_append(
     )
     sizes = (num_heads, num_kv_heads, 0.0, 0.0, "none", rope)
     given = (cos_sin_cache, positions, *caches, slot_mapping)
-    assume = assumed(op, constant_weights)
+    assume = assumed(op, constant_weights, constant_history)
     return _append(qkv, None, None, None, None, *given, *sizes, assume=assume)

@@ -58,7 +58,10 @@ def constant_weights(promised: bool = True) -> Promise:
     before it still runs, which saves about a microsecond per call. Serving stacks that load weights
     once can promise it at start-up; `weight.copy_(new)` directly before an op, or an op on weights
     that were just computed (`1 + w`, a dequantised matrix), breaks it, and the op may read old
-    values. A loaded program needs the promise for its first kernel alone (docs/from_torch.md).
+    values. Ops of this library may still run when the one behind them has begun, so where the
+    kernel just before is one of them, the promise is about those before it, too, back to the last
+    that is none. A loaded program needs the promise for its first kernel alone
+    (docs/from_torch.md).
     """
     before = _promised.weights
     _promised.weights = checked("constant_weights", "promised", promised)
@@ -68,18 +71,21 @@ def constant_weights(promised: bool = True) -> Promise:
 def constant_history(promised: bool = True) -> Promise:
     """Promise that what attention reads of earlier tokens is not written by the kernel just before.
 
-    It is given as `constant_weights` is: in a `with`, as a statement, or to one call by name.
+    It is given as `constant_weights` is, in a `with`, as a statement, or to one call by name, and
+    it is about the same kernels.
 
     It concerns calls with a `block_table`: the tables, `seq_lens` and `cu_seqlens_q`, and the keys
     and values of all tokens but each sequence's newest `q_len` ones. The newest may be written by
     the kernel just before (`qk_norm_rope_append`, another way of writing the cache), and so may
     queries. On GPUs of compute capability 9.0 and later attention then begins to read the cache
-    while the kernel before it still runs, which saves up to one microsecond per call. A serving
-    step that sets up tables and lengths once, before its first layer, keeps the promise; calls
-    without `block_table` assume nothing, and neither do calls with int64 tables or lengths, which a
-    kernel converts just before. Where the promise is broken, results are undefined; where lengths
-    changed, blocks may wait for others in vain, which ends the launch after 10 s (CUDA then reports
-    "unspecified launch failure", and the next op says why).
+    while the kernel before it still runs. To `rope_append` and `qk_norm_rope_append` it promises
+    the same of the kernel before them, and of positions, slots and angles, too: they read these
+    early, and let attention begin while that kernel runs. A layer takes one to two microseconds
+    less. A serving step that sets up tables, lengths and slots once, before its first layer, keeps
+    the promise; calls of attention without `block_table` assume nothing, and neither do those with
+    int64 tables or lengths, which a kernel converts just before. Where the promise is broken,
+    results are undefined; where lengths changed, blocks may wait for others in vain, which ends the
+    launch after 10 s (CUDA then reports "unspecified launch failure", and the next op says why).
     """
     before = _promised.history
     _promised.history = checked("constant_history", "promised", promised)

@@ -271,23 +271,33 @@ __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ 
   Share share = share_of<kDepth>(threadIdx.x % kThreads, args.rotated, args.interleaved);
   share.any = share.any && line < lines;
 
+  // The next kernel may read the cache early, so it starts when what came before has ended, or at
+  // once where the caller says that this writes nothing of what is read then.
+  if (args.constant_history) tile::launch_dependents();
   if (!args.constant_weights) tile::grid_dependency_wait();
   const Affine<T> affine = load_affine<T, kNorm>(args, line, share);
-  tile::grid_dependency_wait();
-  tile::launch_dependents();  // now: what came before is there for it, which may read the cache
-                              // early
-
-  const T* from = static_cast<const T*>(args.qkv) + token * args.qkv_token + line * kDepth;
-  const Raw<T> raw = load<T>(from, share);
+  Raw<T> raw;
+  const auto load_when_ready = [&] {
+    tile::grid_dependency_wait();
+    if (!args.constant_history) tile::launch_dependents();
+    const T* from = static_cast<const T*>(args.qkv) + token * args.qkv_token + line * kDepth;
+    raw = load<T>(from, share);
+  };
+  if (!args.constant_history) load_when_ready();
   T* to = nullptr;
   if (line < keys) {
     to = static_cast<T*>(args.q) + (static_cast<int64_t>(token) * args.Hq + line) * kDepth;
   } else if (line < values) {
     to = place_of<T>(args, args.k, token, line - keys);
-  } else if (line < lines) {  // goes on without a place: its lanes are in the sums of others
-    store(place_of<T>(args, args.v, token, line - values), share, raw);
+  } else if (line < lines) {
+    to = place_of<T>(args, args.v, token, line - values);
   }
   const Angles angles = load_angles<T>(args, number_of(args.positions, token), share);
+  if (args.constant_history) load_when_ready();
+  if (line >= values) {  // goes on without a place: its lanes are in the sums of others
+    store(to, share, raw);
+    to = nullptr;
+  }
 
   Elements x = widened(raw);
   if constexpr (kNorm != HeadNorm::kNone) {

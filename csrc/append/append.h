@@ -41,6 +41,8 @@ struct AppendArgs {
   HeadNorm norm;      // of queries and keys
   // Whether weights and biases may be read while the kernel before in the stream still runs.
   bool constant_weights;
+  // Whether positions, slots and angles may be, and what the kernel after reads of earlier tokens.
+  bool constant_history;
   PerToken positions;  // outside [0, positions_end): what would be rotated becomes NaN
   PerToken slots;      // page * page_size + offset; outside [0, slots_end): nothing is written
   WrittenCache k, v;

@@ -197,6 +197,7 @@ AppendArgs args_of(const AppendInputs& in, const Tensor& q) {
               : in.norm == "layer" ? HeadNorm::kLayer
                                    : HeadNorm::kRms;
   args.constant_weights = constant_weights();
+  args.constant_history = constant_history();
   args.positions = per_token(in.positions);
   args.slots = per_token(in.slot_mapping);
   args.k = written(in.k_cache);

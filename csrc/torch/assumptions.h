@@ -7,7 +7,7 @@ namespace mirage {
 
 // Bits of the argument `assume` of every op; mirage_kernels.assumptions says what they mean.
 constexpr int64_t kConstantWeights = 1;  // no weight is written by the kernel just before the call
-constexpr int64_t kConstantHistory = 2;  // nor keys of earlier tokens, page tables and lengths
+constexpr int64_t kConstantHistory = 2;  // nor keys of earlier tokens, tables, lengths, slots
 constexpr int64_t kAsAround = -1;        // of the call whose program makes this one; else nothing
 
 // The assumptions of a call, for this thread, while the call runs.

@@ -135,6 +135,32 @@ def test_the_token_that_was_just_appended_is_seen(batch: int, promised: bool) ->
     assert torch.equal(run(apart=False), wanted)
 
 
+def test_positions_and_slots_written_just_before_are_read() -> None:
+    draw = torch.Generator("cuda").manual_seed(0)
+    width, shape = (HEADS + 2 * KV_HEADS) * DEPTH, (PLACES, PAGE, KV_HEADS, DEPTH)
+    qkv = torch.randn((8, width), generator=draw, device="cuda").half()
+    weights = [torch.ones(DEPTH, dtype=torch.float16, device="cuda") for _ in range(2)]
+    angles = torch.randn((NUMBERS, DEPTH), generator=draw, device="cuda")
+    places = [torch.randperm(PLACES * PAGE, generator=draw, device="cuda").int() for _ in range(3)]
+
+    def step(numbers: Tensor, caches: list[Tensor]) -> Tensor:
+        given = (qkv, *weights, angles, numbers[:8], *caches, numbers[:8])
+        return qk_norm_rope_append(*given, num_heads=HEADS, num_kv_heads=KV_HEADS)
+
+    def empty() -> list[list[Tensor]]:
+        return [[torch.zeros(shape, device="cuda").half() for _ in "kv"] for _ in places]
+
+    wanted, made = empty(), empty()
+    queries = [step(n, caches) for n, caches in zip(places, wanted, strict=True)]
+    boards = Board([torch.cat([n, n.new_zeros(NUMBERS)])[:NUMBERS] for n in places])
+    torch.cuda.synchronize()
+    for i in range(ROUNDS):
+        boards.write(i % 3)
+        assert torch.equal(step(boards.numbers, made[i % 3]), queries[i % 3]), i
+    for some, others in zip(made, wanted, strict=True):
+        assert all(map(torch.equal, some, others))
+
+
 BROKEN = """
 import torch
 from mirage_kernels import constant_history, gqa

@@ -36,8 +36,8 @@ cudaError_t tell(const AppendArgs& args, cudaStream_t) {
   tell_numbers(", to", args.slots);
   tell_cache("k", args.k);
   tell_cache("v", args.v);
-  std::printf(" | %d slots in pages of %d | q %d, promised %d\n", args.slots_end, args.page_size,
-              args.q != nullptr, args.constant_weights);
+  std::printf(" | %d slots in pages of %d | q %d, promised %d %d\n", args.slots_end, args.page_size,
+              args.q != nullptr, args.constant_weights, args.constant_history);
   std::fflush(stdout);
   return cudaSuccess;
 }

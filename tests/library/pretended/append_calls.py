@@ -76,4 +76,5 @@ APPEND: dict[str, Callable[[], object]] = {
         caches=(k[..., :32], v[..., :32]),
     ),
     "append promised": promised,
+    "append history promised": partial(call, constant_history=True),
 }
