@@ -170,19 +170,26 @@ class Terms:
 
         A place then holds the products of `part` times one product.
         """
-        fits: list[tuple[Counter[int], int]] = []
+        products, fits = self.table[part], list[tuple[Counter[int], int]]()
         try:
-            for product in self.table[part]:
-                fits = self._fits(target, product)
-                if not fits:
+            for product in products:
+                own = self._fits(target, product)
+                if not own:
                     return False
+                if not fits or len(own) < len(fits):
+                    fits = own
         except UndecidedError:
             return True
-        counts = Counter(self.table[part]).items()
-        return len(self.table[part]) == 1 or any(
-            all(content.get(self._join(p, factor), 0) >= n for p, n in counts)
-            for content, factor in fits
-        )
+        if len(products) == 1:
+            return True
+        counts, join = Counter(products).items(), self._join
+        for content, factor in fits:
+            for product, count in counts:
+                if content.get(join(product, factor), 0) < count:
+                    break
+            else:
+                return True
+        return False
 
     def _fits(self, target: int, product: int) -> list[tuple[Counter[int], int]]:
         """Return where a product stands: in which content, times which product."""

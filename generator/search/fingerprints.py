@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from hashlib import blake2b
-from itertools import combinations, product
+from itertools import product, repeat
+from math import prod
+from operator import itemgetter
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from mirage_kernels.generator.meaning.walk import walk
 from mirage_kernels.generator.search.cases import seen_dims
 from mirage_kernels.generator.search.places import places_of
 from mirage_kernels.generator.search.sketch import BOTH, GRID, LOOP, Dims, Step, View
+from mirage_kernels.generator.search.stacks import AXES, Made, digest, digests, stacked
 from mirage_kernels.generator.search.values import LOAD, Saturation, Value, Values
 
 STEP, PART_AXIS = "@step", "@part"
@@ -47,6 +49,7 @@ _WHOLE = _CUTS * _CUTS * _TILE  # extent of a dim that may be cut
 _SHORT = 3  # of the others
 _PRIME = 65267  # (p - 1) / 2 is prime too; small, for these draws only sort, they do not prove
 _SEED = 7
+_AT_ONCE = 1024  # results of a step
 MOST_FINGERPRINTS = 24  # of one value; of more the first ones found are kept, and the spec's own
 
 
@@ -118,6 +121,31 @@ class Fingerprints:
             return Array(tuple(d for d in x.dims if d != axis), parts, x.real)
         return self._reading[op](Node(op, (), (Edge(op, SCALAR),)), args)[0]
 
+    def results(self, step: Step, variants: Sequence[Sequence[Array]]) -> list[Made]:
+        """Return what a step makes of all variants of its operands, in the order of those.
+
+        An operand that a step takes twice has one meaning. `variants` has those of each operand
+        once, in the order of the step; all of one form are computed at once.
+        """
+        operands = [*dict.fromkeys(step.args)]
+        if not all(variants):
+            return []
+        if all(len(own) == 1 for own in variants):
+            one = dict(zip(operands, variants, strict=True))
+            array = self.result(step.op, [one[a][0] for a in step.args], step.over)
+            return [Made((0,) * len(operands), digest(array), array)]
+        room = max(1, _AT_ONCE // prod(map(len, variants[1:])))
+        stacks = [stacked(own, AXES[i], len(own) if i else room) for i, own in enumerate(variants)]
+        found: list[Made] = []
+        for group in product(*stacks):
+            own = dict(zip(operands, (stack for _, stack in group), strict=True))
+            made = self.result(step.op, [own[a] for a in step.args], step.over)
+            made = made.over((*AXES[: len(group)], *sorted({*made.dims}.difference(AXES))))
+            keys, chosen = digests(made, len(group)), product(*(numbers for numbers, _ in group))
+            rows = zip(chosen, keys, repeat(made), range(len(keys)), strict=False)
+            found += map(Made._make, rows)
+        return found if len(found) == len(keys) else sorted(found, key=itemgetter(0))
+
 
 def _looked_up(field: Field) -> Arithmetic:
     """Return how the field's elements compute; quotients and exp are looked up."""
@@ -142,14 +170,6 @@ def stored(value: Array, split: str | None) -> Array:
     """Return the tensor that blocks store: their parts lie side by side."""
     dims = tuple(parts_of(split or "") if d == PART_AXIS else d for d in value.dims)
     return Array(dims, value.parts, value.real)
-
-
-def digest(value: Array) -> bytes:
-    """Return what equal values have in common, whatever the order of their axes."""
-    dims = sorted(value.dims)
-    ordered = value.over(dims)
-    content = b"".join(np.ascontiguousarray(p, np.int64).tobytes() for p in ordered.parts)
-    return blake2b(content, digest_size=8, person=repr(dims).encode()[:16]).digest()
 
 
 @dataclass
@@ -246,15 +266,19 @@ class Refined(Values):
         return replace(self, derivations=kept)
 
     def add(
-        self, number: int, made: tuple[Value, Array, Step], own: Collection[bytes] = ()
+        self,
+        number: int,
+        value: Value,
+        step: Step,
+        made: Made,
+        own: Collection[bytes] = (),
     ) -> int | None:
         """Add a derivation of a value, of a new meaning too where there is room or it is in `own`.
 
         A meaning beyond the room is extra, and so is what is made of extra ones alone: it takes no
         room from others.
         """
-        value, array, step = made
-        known, key = self.fingerprints.setdefault(number, {}), digest(array)
+        known, key = self.fingerprints.setdefault(number, {}), made.key
         usual = self.extra.isdisjoint(step.args)
         beyond = len(self.extra.intersection(known.values())) if self.extra else 0
         room = usual and len(known) - beyond < MOST_FINGERPRINTS
@@ -264,7 +288,7 @@ class Refined(Values):
                 return None
             known[key] = len(self.values)
             self.values.append(value)
-            self.arrays.append(array)
+            self.arrays.append(made.array())
             self.derivations.append([])
             if not room:
                 self.extra.add(known[key])
@@ -292,19 +316,21 @@ def refine(
             whole = stored[name] if name in stored else {name: fingerprints.tensors[name]}
             for variant, tensor in whole.items():
                 array = fingerprints.view(tensor, value.dims, split)
-                loaded = refined.add(number, (value, array, Step(LOAD, ())))
+                made = Made((), digest(array), array)
+                loaded = refined.add(number, value, Step(LOAD, ()), made)
                 if loaded is not None:
                     refined.derivations[loaded] = [Step(LOAD, ())]
                     own_leaf = variant if isinstance(leaf, str) else replace(leaf, tensor=variant)
                     refined.leaves[loaded] = own_leaf
         own = fingerprints.spec_values(value.dims, split)
         for step in (s for s in found.derivations[number] if s.op != LOAD):
-            for args in product(*map(refined.variants, step.args)):
-                both = combinations(zip(step.args, args, strict=True), 2)
-                if any(a == b and x != y for (a, x), (b, y) in both):
-                    continue  # the same operand twice has one meaning
-                array = fingerprints.result(step.op, [refined.arrays[a] for a in args], step.over)
-                refined.add(number, (value, array, Step(step.op, args, step.over)), own)
+            operands = [*dict.fromkeys(step.args)]
+            variants = [refined.variants(a) for a in operands]
+            arrays = [[refined.arrays[v] for v in each] for each in variants]
+            places = [operands.index(a) for a in step.args]
+            for made in fingerprints.results(step, arrays):
+                args = tuple([variants[place][made.chosen[place]] for place in places])
+                refined.add(number, value, Step(step.op, args, step.over), made, own)
     return refined
 
 

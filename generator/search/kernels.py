@@ -18,7 +18,7 @@ from mirage_kernels.generator.ir import OPS, Kind
 from mirage_kernels.generator.meaning.abstract import COMBINE_PARTS, summed
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.search.extract import Program
-from mirage_kernels.generator.search.fingerprints import Refined, digest, refine, stored
+from mirage_kernels.generator.search.fingerprints import Refined, refine, stored
 from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.sketch import (
     Counts,
@@ -31,6 +31,7 @@ from mirage_kernels.generator.search.sketch import (
     View,
     middle_name,
 )
+from mirage_kernels.generator.search.stacks import digest
 from mirage_kernels.generator.search.values import LOAD, Saturation
 
 MOST_PARTIAL = 2  # results of a first kernel whose blocks split a sum

@@ -151,7 +151,7 @@ def settings(
 Leaf = View | str  # an input, or a constant of the spec by its name
 
 
-class Step(Struct, frozen=True, order=True):
+class Step(Struct, frozen=True, order=True, gc=False):
     """One op on values, by their numbers."""
 
     op: str

@@ -19,7 +19,6 @@ from small import ON
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.ir import OPS, DType, Graph
 from mirage_kernels.generator.meaning.arrays import Array
-from mirage_kernels.generator.search.fingerprints import digest
 from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.sketch import (
     BOTH,
@@ -32,6 +31,7 @@ from mirage_kernels.generator.search.sketch import (
     Step,
     View,
 )
+from mirage_kernels.generator.search.stacks import digest
 
 KINDS = {DType.INT32: "int", DType.BOOL: "bool"}  # of all others: "real"
 COUNTING = ("add", "sub", "mul", "max")  # ops on whole numbers that make whole numbers
