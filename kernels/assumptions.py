@@ -60,8 +60,8 @@ def constant_weights(promised: bool = True) -> Promise:
     that were just computed (`1 + w`, a dequantised matrix), breaks it, and the op may read old
     values. Ops of this library may still run when the one behind them has begun, so where the
     kernel just before is one of them, the promise is about those before it, too, back to the last
-    that is none. A loaded program needs the promise for its first kernel alone
-    (docs/from_torch.md).
+    that is none, or to attention, which lets the next one begin when all before it has ended. A
+    loaded program needs the promise for its first kernel alone (docs/from_torch.md).
     """
     before = _promised.weights
     _promised.weights = checked("constant_weights", "promised", promised)
