@@ -153,9 +153,24 @@ def work(job: Job, finished: Sequence[TaskDone], processes: int) -> Iterator[Mes
         yield error
 
 
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Let Python look for cycles rarely.
+
+    A search makes millions of small objects that hold none: looking for them takes a third of its
+    time where Python does it as often as usual.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(ALLOCATIONS, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+@few_collections()
 def _next_round(job: Job, earlier: Sequence[Sequence[Found]]) -> Round | None:
-    with few_collections():
-        return job.next_round(earlier)
+    return job.next_round(earlier)
 
 
 def _run_tasks(todo: Sequence[int], processes: int) -> Generator[TaskDone, None, None]:
@@ -178,26 +193,11 @@ def _run_tasks(todo: Sequence[int], processes: int) -> Generator[TaskDone, None,
         pool.shutdown(wait=ended, cancel_futures=True)
 
 
+@few_collections()
 def _run_task(index: int) -> TaskDone:
     number, tasks = _round_here[0]
     start = time.perf_counter()
-    with few_collections():
-        return TaskDone(number, index, tasks[index](), time.perf_counter() - start)
-
-
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """Let Python look for cycles rarely.
-
-    A search makes millions of small objects that hold none: looking for them takes a third of its
-    time where Python does it as often as usual.
-    """
-    usual = gc.get_threshold()
-    gc.set_threshold(ALLOCATIONS, *usual[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
+    return TaskDone(number, index, tasks[index](), time.perf_counter() - start)
 
 
 def _end_with(parent: int) -> None:

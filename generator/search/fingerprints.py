@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import product, repeat
+from itertools import product
 from math import prod
 from operator import itemgetter
 
@@ -121,30 +121,29 @@ class Fingerprints:
             return Array(tuple(d for d in x.dims if d != axis), parts, x.real)
         return self._reading[op](Node(op, (), (Edge(op, SCALAR),)), args)[0]
 
-    def results(self, step: Step, variants: Sequence[Sequence[Array]]) -> list[Made]:
+    def results(self, step: Step, variants: Mapping[int, Sequence[Array]]) -> list[Made]:
         """Return what a step makes of all variants of its operands, in the order of those.
 
-        An operand that a step takes twice has one meaning. `variants` has those of each operand
-        once, in the order of the step; all of one form are computed at once.
+        An operand that a step takes twice has one meaning. `variants` has those of each operand, in
+        the order of the step; all of one form are computed at once.
         """
-        operands = [*dict.fromkeys(step.args)]
-        if not all(variants):
+        every = list(variants.values())
+        if not all(every):
             return []
-        if all(len(own) == 1 for own in variants):
-            one = dict(zip(operands, variants, strict=True))
-            array = self.result(step.op, [one[a][0] for a in step.args], step.over)
-            return [Made((0,) * len(operands), digest(array), array)]
-        room = max(1, _AT_ONCE // prod(map(len, variants[1:])))
-        stacks = [stacked(own, AXES[i], len(own) if i else room) for i, own in enumerate(variants)]
-        found: list[Made] = []
-        for group in product(*stacks):
-            own = dict(zip(operands, (stack for _, stack in group), strict=True))
-            made = self.result(step.op, [own[a] for a in step.args], step.over)
+        if all(len(own) == 1 for own in every):
+            array = self.result(step.op, [variants[a][0] for a in step.args], step.over)
+            return [Made((0,) * len(every), digest(array), array)]
+        room = max(1, _AT_ONCE // prod(map(len, every[1:])))
+        stacks = [stacked(own, AXES[i], len(own) if i else room) for i, own in enumerate(every)]
+        groups, found = [*product(*stacks)], list[Made]()
+        for group in groups:
+            operands = dict(zip(variants, (stack for _, stack in group), strict=True))
+            made = self.result(step.op, [operands[a] for a in step.args], step.over)
             made = made.over((*AXES[: len(group)], *sorted({*made.dims}.difference(AXES))))
-            keys, chosen = digests(made, len(group)), product(*(numbers for numbers, _ in group))
-            rows = zip(chosen, keys, repeat(made), range(len(keys)), strict=False)
-            found += map(Made._make, rows)
-        return found if len(found) == len(keys) else sorted(found, key=itemgetter(0))
+            chosen = product(*(numbers for numbers, _ in group))
+            pairs = zip(chosen, digests(made, len(group)), strict=True)
+            found += [Made(*pair, made, place) for place, pair in enumerate(pairs)]
+        return found if len(groups) == 1 else sorted(found, key=itemgetter(0))
 
 
 def _looked_up(field: Field) -> Arithmetic:
@@ -324,12 +323,11 @@ def refine(
                     refined.leaves[loaded] = own_leaf
         own = fingerprints.spec_values(value.dims, split)
         for step in (s for s in found.derivations[number] if s.op != LOAD):
-            operands = [*dict.fromkeys(step.args)]
-            variants = [refined.variants(a) for a in operands]
-            arrays = [[refined.arrays[v] for v in each] for each in variants]
-            places = [operands.index(a) for a in step.args]
+            variants = {a: refined.variants(a) for a in step.args}
+            arrays = {a: [refined.arrays[v] for v in each] for a, each in variants.items()}
+            places = [([*variants].index(a), variants[a]) for a in step.args]
             for made in fingerprints.results(step, arrays):
-                args = tuple([variants[place][made.chosen[place]] for place in places])
+                args = tuple([each[made.chosen[place]] for place, each in places])
                 refined.add(number, value, Step(step.op, args, step.over), made, own)
     return refined
 

@@ -47,7 +47,7 @@ def test_a_step_makes_of_variants_what_it_makes_of_each(
 ) -> None:
     step, variants = STEPS[name]
     operands = list(dict.fromkeys(step.args))
-    made = fingerprints.results(step, variants)
+    made = fingerprints.results(step, dict(zip(operands, variants, strict=True)))
     assert [m.chosen for m in made] == [*product(*(range(len(own)) for own in variants))]
     for one in made:
         own = {a: v[i] for a, v, i in zip(operands, variants, one.chosen, strict=True)}
