@@ -106,14 +106,15 @@ inline cudaError_t start_if_resident(bool& started, AttentionKernelFn kernel, co
 }
 
 template <class Work>
-cudaError_t launch_flash_decode(AttentionKernelFn kernel, const AttentionArgs& args,
-                                cudaStream_t stream) {
+cudaError_t launch_flash_decode(AttentionKernelFn general, AttentionKernelFn plain,
+                                const AttentionArgs& args, cudaStream_t stream) {
   if (most_key_blocks<Work::kRows>(args) > kMostKeyBlocks) return cudaErrorInvalidValue;
+  const AttentionArgs given = Work::Pipeline::with_boxes(with_divisors<Work::kRows>(args));
+  const AttentionKernelFn kernel = is_plain(given) ? plain : general;
   LaunchShape launch_shape{};
   const cudaError_t status = find_launch_shape<Work>(launch_shape, kernel, args);
   if (status != cudaSuccess || launch_shape.blocks == 0) return status;
   Grid grid{launch_shape.blocks, 1, Work::kThreads, Work::kBytes, launch_shape.cluster};
-  const AttentionArgs given = Work::Pipeline::with_boxes(with_divisors<Work::kRows>(args));
   for (bool started = false;; grid.cluster = 1) {
     const cudaError_t ended = start_if_resident(started, kernel, grid, given, stream);
     if (started || ended != cudaSuccess) return ended;
@@ -146,8 +147,7 @@ int64_t wgmma_workspace(const AttentionArgs& args) {
 }
 
 template <class Work>
-cudaError_t launch_wgmma(void (*kernel)(AttentionArgs), const AttentionArgs& args,
-                         cudaStream_t stream) {
+cudaError_t launch_wgmma(AttentionKernelFn kernel, const AttentionArgs& args, cudaStream_t stream) {
   if (most_key_blocks<Work::kRows>(args) > kMostKeyBlocks) return cudaErrorInvalidValue;
   const AttentionArgs given = with_step_boxes<typename Work::Element, Work::kKeys, Work::kDepth>(
       with_divisors<Work::kRows>(args));
@@ -190,13 +190,22 @@ int64_t attention_workspace(const AttentionArgs& args) {
   }
 }
 
+// The config of flash decode for plain calls.
+template <class Config>
+struct PlainConfig : Config {
+  static constexpr int kPlain = 1;
+};
+template <class Config>
+using Plain = std::conditional_t<kUsesWgmma<Config>, Config, PlainConfig<Config>>;
+
+// Launches a config's kernel, or that of Plain<Config>.
 template <class Work>
-cudaError_t launch_attention(void (*kernel)(AttentionArgs), const AttentionArgs& args,
-                             cudaStream_t stream) {
+cudaError_t launch_attention(AttentionKernelFn general, AttentionKernelFn plain,
+                             const AttentionArgs& args, cudaStream_t stream) {
   if constexpr (kUsesWgmma<Work>) {
-    return launch_wgmma<Work>(kernel, args, stream);
+    return launch_wgmma<Work>(general, args, stream);
   } else {
-    return launch_flash_decode<Work>(kernel, args, stream);
+    return launch_flash_decode<Work>(general, plain, args, stream);
   }
 }
 

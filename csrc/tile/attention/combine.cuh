@@ -108,7 +108,8 @@ struct ResultRow {
   const T* sink;
 
   ResultRow() = default;
-  __device__ ResultRow(const AttentionArgs& args, const QueryPlace& at)
+  template <class Args>
+  __device__ ResultRow(const Args& args, const QueryPlace& at)
       : out(static_cast<T*>(args.out) + at.token * args.out_token + at.head * args.out_head),
         lse(args.lse == nullptr ? nullptr : args.lse + at.token * args.Hkv * args.G + at.head),
         sink(args.sinks == nullptr ? nullptr : static_cast<const T*>(args.sinks) + at.head) {}

@@ -88,20 +88,28 @@ class DynamicScheduler {
 
 // The items of a block that claims whole work tiles after its first one, if all are
 // equally long, `least` key blocks or more; otherwise those of its range.
-template <int kRows>
-class DynamicItems : public WorkItems<kRows> {
+template <int kRows, class Args>
+class DynamicItems : public WorkItems<kRows, Args> {
  public:
   DynamicItems() = default;
-  __device__ DynamicItems(const AttentionArgs& args, const Lengths& lengths,
+  __device__ DynamicItems(const Args& args, const Lengths& lengths,
                           DynamicScheduler dynamic_scheduler, int least)
-      : WorkItems<kRows>(args, lengths), dynamic_(dynamic_scheduler) {
-    claimed_ = lengths.equal(args) && this->current_.key_blocks >= least;
-    if (claimed_) take(cluster_index());
+      : dynamic_(dynamic_scheduler) {
+    const int keys = __shfl_sync(~0u, lengths.from(args, 0), 0);
+    const auto first = sequence<kRows>(args, 0, keys);
+    claimed_ = first.key_blocks >= least && lengths.equal(args);
+    if (!claimed_) {
+      WorkItems<kRows, Args>::operator=({args, lengths});
+      return;
+    }
+    this->args_ = &args;
+    this->current_ = first;
+    take(cluster_index());
   }
 
   __device__ bool next(WorkItem& item) {
     if (claimed_ && this->position_ >= this->end_) take(dynamic_.await(number_++));
-    return WorkItems<kRows>::next(item);
+    return WorkItems<kRows, Args>::next(item);
   }
 
   // Lets the call's blocks claim, when the kernel before has ended.

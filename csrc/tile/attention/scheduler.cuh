@@ -7,9 +7,9 @@
 // work tile.
 #pragma once
 
+#include "tile/attention/plain_args.cuh"
 #include "tile/grid.cuh"
 #include "tile/sync/cluster.cuh"
-#include "variants.h"
 
 namespace mirage::tile {
 
@@ -67,12 +67,13 @@ __device__ inline int work_tiles_of(const AttentionArgs& args) {
 __device__ inline int bounded_length(const AttentionArgs& args, int length) {
   return max(0, min(length, args.max_len));
 }
-__device__ inline int length_of(const AttentionArgs& args, int b) {
-  return bounded_length(args, args.seq_lens == nullptr ? args.max_len : args.seq_lens[b]);
+template <class Args>
+__device__ int length_of(const Args& args, int b) {
+  return bounded_length(args, has_lengths(args) ? args.seq_lens[b] : args.max_len);
 }
 
-template <int kRows>
-__device__ Sequence sequence(const AttentionArgs& args, int b, int keys) {
+template <int kRows, class Args>
+__device__ Sequence sequence(const Args& args, int b, int keys) {
   Sequence found{};
   found.keys = keys;
   found.tokens = args.q_len;
@@ -92,8 +93,8 @@ __device__ Sequence sequence(const AttentionArgs& args, int b, int keys) {
   return found;
 }
 
-template <int kRows>
-__device__ Sequence sequence(const AttentionArgs& args, int b) {
+template <int kRows, class Args>
+__device__ Sequence sequence(const Args& args, int b) {
   return sequence<kRows>(args, b, length_of(args, b));
 }
 
@@ -114,13 +115,15 @@ struct Lengths {
   static constexpr int kHeld = 4, kMost = kHeld * kWarpLanes;
   int held[kHeld];
 
-  __device__ explicit Lengths(const AttentionArgs& args) {
+  template <class Args>
+  __device__ explicit Lengths(const Args& args) {
     unrolled<kHeld>(
         [&](int i) { held[i] = i * kWarpLanes < args.B ? of(args, i * kWarpLanes) : 0; });
   }
 
   // Lane i has the length of sequence first + i; past the last one that one's.
-  __device__ int from(const AttentionArgs& args, int first) const {
+  template <class Args>
+  __device__ int from(const Args& args, int first) const {
     const int low = first == 0 ? held[0] : held[1];
     const int high = first == 2 * kWarpLanes ? held[2] : held[3];
     const int mine = first < 2 * kWarpLanes ? low : high;
@@ -146,7 +149,8 @@ struct Lengths {
   }
 
   // Whether all sequences are as long as the first.
-  __device__ bool equal(const AttentionArgs& args) const {
+  template <class Args>
+  __device__ bool equal(const Args& args) const {
     const int one = __shfl_sync(~0u, from(args, 0), 0);
     bool same = true;
     for (int first = 0; first < args.B; first += kWarpLanes) same &= from(args, first) == one;
@@ -154,14 +158,15 @@ struct Lengths {
   }
 
  private:
-  __device__ static int of(const AttentionArgs& args, int first) {
-    return args.seq_lens == nullptr ? args.max_len : args.seq_lens[min(first + lane(), args.B - 1)];
+  template <class Args>
+  __device__ static int of(const Args& args, int first) {
+    return has_lengths(args) ? args.seq_lens[min(first + lane(), args.B - 1)] : args.max_len;
   }
 };
 
 // Lane i has sequence first + i; past the last one that has no key blocks.
-template <int kRows>
-__device__ Sequence lanes_sequence(const AttentionArgs& args, int first, const Lengths& lengths) {
+template <int kRows, class Args>
+__device__ Sequence lanes_sequence(const Args& args, int first, const Lengths& lengths) {
   const int b = first + lane(), keys = lengths.from(args, first);
   return b < args.B ? sequence<kRows>(args, b, keys) : Sequence{};
 }
@@ -237,15 +242,15 @@ struct Shares {
 };
 
 // The items of a range, one after the other. Warps find them each for themselves.
-template <int kRows>
+template <int kRows, class Args = AttentionArgs>
 class WorkItems {
  public:
   WorkItems() = default;
-  __device__ explicit WorkItems(const AttentionArgs& args) : WorkItems(args, Lengths(args)) {}
+  __device__ explicit WorkItems(const Args& args) : WorkItems(args, Lengths(args)) {}
 
   // All lanes together. Each cluster takes an equal share; if there are too few key blocks, one or
   // none.
-  __device__ WorkItems(const AttentionArgs& args, const Lengths& lengths) : args_(&args) {
+  __device__ WorkItems(const Args& args, const Lengths& lengths) : args_(&args) {
     if (args.B == 1) {
       current_ = sequence<kRows>(args, 0, lengths.from(args, 0));
       scatter(current_.cost(args));
@@ -330,7 +335,7 @@ class WorkItems {
     return mine;
   }
 
-  const AttentionArgs* args_ = nullptr;
+  const Args* args_ = nullptr;
   Shares shares_;
   int position_ = 0, end_ = 0;
   int start_ = 0;  // of sequence b_

@@ -97,7 +97,10 @@ def _form(writer: Writer, program: AttentionProgram) -> None:
     arguments = "Config, const AttentionArgs& args"
     writer.write("", template)
     with writer.block(f"cudaError_t launch({arguments}, cudaStream_t stream) {{"):
-        writer.line(f"return tile::launch_attention<Work<Config>>({name}<Config>, args, stream);")
+        writer.line(f"const auto general = {name}<Config>;")
+        writer.line(f"const auto plain = {name}<tile::Plain<Config>>;")
+        call = "general, plain, args, stream"
+        writer.line(f"return tile::launch_attention<Work<Config>>({call});")
     writer.write("", template)
     with writer.block(f"int64_t workspace({arguments}) {{"):
         writer.line("return tile::attention_workspace<Work<Config>>(args);")

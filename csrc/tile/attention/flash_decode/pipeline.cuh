@@ -32,7 +32,9 @@ class KeyPipeline {
   static_assert(!kDynamic || kBytes % 16 == 0, "vectors follow");
   static_assert(!kDynamic || kStages < DynamicScheduler::kLeastSteps - DynamicScheduler::kSteps,
                 "nothing is claimed before the kernel before has ended");
-  using Range = std::conditional_t<kDynamic, DynamicItems<Knobs::kRows>, WorkItems<Knobs::kRows>>;
+  using Args = ArgsOf<Knobs>;
+  using Range =
+      std::conditional_t<kDynamic, DynamicItems<Knobs::kRows, Args>, WorkItems<Knobs::kRows, Args>>;
 
   // Where all multiprocessors copy and none began early, few copies ahead are better, if they are
   // large: stages of a call that promises nothing and leaves no room for another.
@@ -42,7 +44,7 @@ class KeyPipeline {
   static constexpr int kFewStages = kCopiesMuch ? 2 : kStages;
 
   // `shared`: a multiple of kSwizzleAtomBytes.
-  __device__ KeyPipeline(const AttentionArgs& args, char* shared)
+  __device__ KeyPipeline(const Args& args, char* shared)
       : args_(args),
         shared_(shared),
         stages_(args.constant_history || leaves_room(args, Knobs::kBlocks) ? kStages : kFewStages),
@@ -274,7 +276,7 @@ class KeyPipeline {
 
   // The page of the next `keys` keys; of those that nobody sees there is none.
   __device__ int page_of(int key, int keys) {
-    if (args_.block_table == nullptr) return item_.b;
+    if (!has_pages(args_)) return item_.b;
     const bool seen = key < item_.sequence.keys && key + keys > item_.sequence.lowest;
     const unsigned place = quotient(key, args_.page);
     looked_up_ = seen ? args_.block_table + item_.b * args_.table_row + place : nullptr;
@@ -282,7 +284,7 @@ class KeyPipeline {
   }
 
   __device__ int token_of(int key) const {
-    return args_.block_table == nullptr ? key : remainder(key, args_.page);
+    return has_pages(args_) ? remainder(key, args_.page) : key;
   }
 
   __device__ void copy_boxes(int stage) const {
@@ -335,7 +337,7 @@ class KeyPipeline {
     }
   }
 
-  const AttentionArgs& args_;
+  const Args& args_;
   Range scheduler_;
   WorkItem item_{};
   char* const shared_;

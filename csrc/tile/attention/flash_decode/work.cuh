@@ -12,6 +12,7 @@ class FlashDecode {
  public:
   static constexpr int kDepth = kDepth_, kRows = Knobs::kRows, kKeys = Knobs::kKeys;
   static constexpr int kWarps = Knobs::kWarps, kThreads = kWarps * kWarpLanes;
+  using Args = ArgsOf<Knobs>;
   using Pipeline = KeyPipeline<T, kDepth, Knobs, kMore>;
   using Reduction = WarpReduction<kRows, kDepth, kWarps, Pipeline::kStageBytes>;
   using Places = Pairs<kRows, kDepth>;
@@ -33,10 +34,10 @@ class FlashDecode {
   static constexpr int kBlocks = Knobs::kBlocks;  // per multiprocessor
 
   __device__ FlashDecode(const AttentionArgs& args, char* shared)
-      : args_(args),
+      : args_(static_cast<const Args&>(args)),
         shared_(shared),
         cluster_(shared + Layout::kClusterAt),
-        pipeline_(args, shared),
+        pipeline_(args_, shared),
         reduction_(shared + Layout::kReductionAt) {
     find_first();
     if constexpr (kDynamic) scheduler_.open(args_);
@@ -220,7 +221,7 @@ class FlashDecode {
   __device__ void find_first() {
     bool waits = kBeginsEarly && !args_.constant_history && args_.first_tokens == nullptr;
     if (!waits && !args_.constant_history) {
-      if (args_.seq_lens != nullptr) prefetch(args_.seq_lens + min(lane(), args_.B - 1));
+      if (has_lengths(args_)) prefetch(args_.seq_lens + min(lane(), args_.B - 1));
       grid_dependency_wait();
     }
 #pragma unroll 1
@@ -369,7 +370,7 @@ class FlashDecode {
     __syncthreads();
   }
 
-  const AttentionArgs& args_;
+  const Args& args_;
   char* shared_;
   Cluster cluster_;
   Pipeline pipeline_;
