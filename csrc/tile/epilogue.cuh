@@ -131,6 +131,7 @@ __device__ void for_each_element(OutputTile tile, Body body) {
 #pragma unroll
       for (int r = 0; r < kRows; r += kStride) body(Element{first.row + r, first.token});
     } else {
+#pragma unroll 1
       for (int r = first.row; r < min(kRows, tile.rows - tile.first_row); r += kStride) {
         body(Element{r, first.token});
       }

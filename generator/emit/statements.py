@@ -58,6 +58,7 @@ ELEMENTWISE = {
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
 }
+_TYPES = {"sqrt": "tile::Root"}  # of what is no float
 _OWN = {"max": "maximum", "abs": "magnitude", "sin": "sine", "cos": "cosine"}
 _NAMES = re.compile(r"(?<!::)\b[A-Za-z_]\w*")
 
@@ -235,7 +236,7 @@ IN_LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
 
 PER_ELEMENT = {
     Do.TOTAL: "const float {out} = tile::sum_over_warps({args}_parts, e);",
-    Do.MAP: "const float {out} = tile::{word}({args});",
+    Do.MAP: "const {type} {out} = tile::{word}({args});",
     Do.READ: "const float {out} = tile::{word}, e);",
     Do.KEEP: "tile::store_resident({out}, e, {args});",
     Do.STORE: "tile::store({result}, out_tile, e, {args});",
@@ -250,7 +251,8 @@ def per_element(writer: Writer, statements: Sequence[Statement], program: TilePr
         args = ", ".join(program.literals.get(a, a) for a in s.args)
         word = vocabulary(s.op) if s.do is Do.MAP else ""
         word = _read(s, program) if s.do is Do.READ else word
-        text = PER_ELEMENT[s.do].format(out=s.out, args=args, word=word, result=program.output.name)
+        names = {"type": _TYPES.get(s.op, "float"), "result": program.output.name}
+        text = PER_ELEMENT[s.do].format(out=s.out, args=args, word=word, **names)
         rows.append((text, s))
     writer.table(rows_of(rows))
     for s in returned:

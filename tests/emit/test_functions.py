@@ -22,10 +22,10 @@ namespace mirage::tile {
 inline double wrong, other;
 inline float with_error(double exact, double error) { return float(exact * (1 + error)); }
 inline float quotient(float a, float b) { return with_error(double(a) / b, other * 0x1p-23); }
-inline float reciprocal(float a) { return with_error(1.0 / a, other * 0x1p-23); }
+inline float flushed(float a) { return std::fabs(a) < 0x1p-126f ? 0.0f : a; }
+inline float reciprocal(float a) { return flushed(with_error(1.0 / a, other * 0x1p-23)); }
 inline float power_of_two(float a) {
-  const float made = with_error(std::exp2(double(a)), wrong * 0x1p-22);
-  return made < 0x1p-126f ? 0.0f : made;
+  return flushed(with_error(std::exp2(double(a)), wrong * 0x1p-22));
 }
 inline float base_two_log(float a) { return float(std::log2(double(a)) + wrong * 0x1p-22); }
 }

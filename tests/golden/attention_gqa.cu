@@ -57,7 +57,9 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 
 template <class Config>
 cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
-  return tile::launch_attention<Work<Config>>(gqa<Config>, args, stream);
+  const auto general = gqa<Config>;
+  const auto plain = gqa<tile::Plain<Config>>;
+  return tile::launch_attention<Work<Config>>(general, plain, args, stream);
 }
 
 template <class Config>

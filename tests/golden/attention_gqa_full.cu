@@ -74,7 +74,9 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 
 template <class Config>
 cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
-  return tile::launch_attention<Work<Config>>(gqa_full<Config>, args, stream);
+  const auto general = gqa_full<Config>;
+  const auto plain = gqa_full<tile::Plain<Config>>;
+  return tile::launch_attention<Work<Config>>(general, plain, args, stream);
 }
 
 template <class Config>

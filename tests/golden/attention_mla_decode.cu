@@ -65,7 +65,9 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 
 template <class Config>
 cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
-  return tile::launch_attention<Work<Config>>(mla_decode<Config>, args, stream);
+  const auto general = mla_decode<Config>;
+  const auto plain = mla_decode<tile::Plain<Config>>;
+  return tile::launch_attention<Work<Config>>(general, plain, args, stream);
 }
 
 template <class Config>

@@ -80,7 +80,9 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 
 template <class Config>
 cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
-  return tile::launch_attention<Work<Config>>(qk_norm_attention<Config>, args, stream);
+  const auto general = qk_norm_attention<Config>;
+  const auto plain = qk_norm_attention<tile::Plain<Config>>;
+  return tile::launch_attention<Work<Config>>(general, plain, args, stream);
 }
 
 template <class Config>

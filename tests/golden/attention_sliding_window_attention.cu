@@ -70,7 +70,9 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 
 template <class Config>
 cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
-  return tile::launch_attention<Work<Config>>(sliding_window_attention<Config>, args, stream);
+  const auto general = sliding_window_attention<Config>;
+  const auto plain = sliding_window_attention<tile::Plain<Config>>;
+  return tile::launch_attention<Work<Config>>(general, plain, args, stream);
 }
 
 template <class Config>

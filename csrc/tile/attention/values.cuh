@@ -150,11 +150,11 @@ __device__ inline float fast_log(float a) { return base_two_log(a) * 0.693147181
 
 // A root that is taken when it is used. What is divided by it takes one instruction instead of two,
 // one after the other.
-struct Root {
+struct NearRoot {
   float square;
   __device__ operator float() const { return near_root(square); }
 };
-__device__ inline float reciprocal(Root a) { return inverse_root(a.square); }
+__device__ inline float reciprocal(NearRoot a) { return inverse_root(a.square); }
 
 // What an op of the table does to numbers here.
 template <class Op>
@@ -177,7 +177,7 @@ struct OnNumbers<Div> {  // relative error below 2^-21
 };
 template <>
 struct OnNumbers<Sqrt> {
-  __device__ static Root of(float a) { return {a}; }
+  __device__ static NearRoot of(float a) { return {a}; }
 };
 template <>
 struct OnNumbers<Tanh> {  // absolute error below 2^-22, which is what soft caps need
@@ -203,7 +203,7 @@ constexpr bool kIsFragment<Fragment<kDims, T, kLines, kChunks>> = true;
 template <class Out, class Op, class A, std::enable_if_t<!kIsFragment<A>, int> = 0>
 __device__ auto map(const A& a) {
   using Resident =
-      std::conditional_t<std::is_same_v<Op, Sqrt> && std::is_same_v<Out, float>, Root, Out>;
+      std::conditional_t<std::is_same_v<Op, Sqrt> && std::is_same_v<Out, float>, NearRoot, Out>;
   return over<Resident>([](auto x) { return OnNumbers<Op>::of(x); }, a);
 }
 

@@ -11,11 +11,19 @@ struct RegisterOperandReduction {
   static constexpr int kBytes = Block::Sums::kLocalBytes;
 };
 
-// Staging of a warp's results before the store: lines of 16 tokens.
+// Staging of a warp's results before the store: lines of 16 tokens, an odd number of vectors apart,
+// so that eight of them use all banks.
 template <class Block>
 struct RegisterOperandStaging {
-  static constexpr int kLineBytes = Block::Sums::kOwn * kVec16Bytes;
+  static constexpr int kVectors16 = Block::Sums::kOwn;
+  static constexpr int kLineBytes = (kVectors16 | 1) * kVec16Bytes;
   static constexpr int kWarpBytes = kRowTile * kLineBytes, kBytes = Block::kWarps * kWarpBytes;
+  // Lanes to a line, a power of two; the last of them may have nothing to store.
+  static constexpr int kLanes = kVectors16 > 16  ? 32
+                                : kVectors16 > 8 ? 16
+                                : kVectors16 > 4 ? 8
+                                : kVectors16 > 2 ? 4
+                                                 : 2;
 };
 
 template <class Block>
@@ -100,31 +108,29 @@ __device__ void add_partials(Block block, char* area, int product, Own<typename 
 // to store(). Elements outside the tensor are computed like the nearest one inside, and not stored.
 template <class Block, class T, class Body>
 __device__ void for_each_owned_row(Block, char* staging, OutputTile tile, T* out, Body body) {
-  constexpr int kVectors16 = Block::Sums::kOwn;
   using Staging = RegisterOperandStaging<Block>;
+  constexpr int kVectors16 = Staging::kVectors16, kLanes = Staging::kLanes;
   if (Block::first_token() >= Block::kTokens) return;
   const int rows = tile.rows - tile.first_row, tokens = tile.tokens - tile.first_token;
   const int first_row = Block::group() * kVectors16 * kLineTile;
   char* const lines = staging + warp_index() * Staging::kWarpBytes;
-  // Lines begin at different vectors, so that eight of them use all banks.
   const auto place = [&](int line, int vec) {
-    return lines + line * Staging::kLineBytes + (vec + line) % kVectors16 * kVec16Bytes;
+    return lines + line * Staging::kLineBytes + vec * kVec16Bytes;
   };
-#pragma unroll
-  for (int m = 0; m < kVectors16; ++m) {
-    float results[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = first_row + m * kLineTile + lane_quarter() * 2 + i % 2;
-      const int token = Block::first_token() + lane_line() + i / 2 * kLineTile;
-      body(OwnedElement{{min(row, rows - 1), min(token, tokens - 1)}, 0, m, i, &results[i]});
-    }
-    store_matrices<false, T>(place(lane() % kRowTile, m), results);
-  }
+  // All are computed before the first is stored, so that what is of their tokens is computed once.
+  float results[kVectors16][4];
+  unrolled<kVectors16, 4>([&](int m, int i) {
+    const int row = first_row + m * kLineTile + lane_quarter() * 2 + i % 2;
+    const int token = Block::first_token() + lane_line() + i / 2 * kLineTile;
+    body(OwnedElement{{min(row, rows - 1), min(token, tokens - 1)}, 0, m, i, &results[m][i]});
+  });
+  unrolled<kVectors16>(
+      [&](int m) { store_matrices<false, T>(place(lane() % kRowTile, m), results[m]); });
   __syncwarp();
+  const int vec = lane() % kLanes;
+  if (vec >= kVectors16) return;
 #pragma unroll
-  for (int i = lane(); i < kRowTile * kVectors16; i += kWarpLanes) {
-    const int line = i / kVectors16, vec = i % kVectors16;
+  for (int line = lane() / kLanes; line < kRowTile; line += kWarpLanes / kLanes) {
     const Element e{first_row + vec * kLineTile, Block::first_token() + line};
     if (e.token < tokens) store_16_bytes(out, tile, e, place(line, vec));
   }

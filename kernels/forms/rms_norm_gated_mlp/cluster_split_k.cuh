@@ -95,7 +95,7 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
     const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);  // [M]
     const float mean_x_squared = tile::div(x_squared_total, K);              // [M]
     const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);    // [M]
-    const float root = tile::sqrt(mean_x_squared_plus_eps);                  // [M]
+    const tile::Root root = tile::sqrt(mean_x_squared_plus_eps);             // [M]
     const float scaled_up_product_total = tile::sum_over_warps(scaled_up_product_parts, e);
     const float scaled_gate_product_total = tile::sum_over_warps(scaled_gate_product_parts, e);
     const float normed_scaled_up_product = tile::div(scaled_up_product_total, root);      // [M, N]

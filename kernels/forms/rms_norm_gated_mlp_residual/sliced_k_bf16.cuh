@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
     const float total_squared_total = tile::sum_over_warps(total_squared_parts, e);        // [M]
     const float mean_total_squared = tile::div(total_squared_total, K);                    // [M]
     const float mean_total_squared_plus_eps = tile::add(eps, mean_total_squared);          // [M]
-    const float root = tile::sqrt(mean_total_squared_plus_eps);                            // [M]
+    const tile::Root root = tile::sqrt(mean_total_squared_plus_eps);                       // [M]
     const float scaled_product_total = tile::sum_over_warps(scaled_product_parts, e);      // [N, M]
     const float scaled_product_2_total = tile::sum_over_warps(scaled_product_2_parts, e);  // [N, M]
     const float normed_scaled_product = tile::div(scaled_product_total, root);             // [N, M]

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
     const float total_squared_total = tile::sum_over_warps(total_squared_parts, e);  // [M]
     const float mean_total_squared = tile::div(total_squared_total, K);              // [M]
     const float mean_total_squared_plus_eps = tile::add(eps, mean_total_squared);    // [M]
-    const float root = tile::sqrt(mean_total_squared_plus_eps);                      // [M]
+    const tile::Root root = tile::sqrt(mean_total_squared_plus_eps);                 // [M]
     const float scaled_up_product_total = tile::sum_over_warps(scaled_up_product_parts, e);
     const float scaled_gate_product_total = tile::sum_over_warps(scaled_gate_product_parts, e);
     const float normed_scaled_up_product = tile::div(scaled_up_product_total, root);      // [M, N]

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(RegisterOperandBlock<Config>::kThreads, 1)
     const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);                // [M]
     const float mean_x_squared = tile::div(x_squared_total, K);                            // [M]
     const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);                  // [M]
-    const float root = tile::sqrt(mean_x_squared_plus_eps);                                // [M]
+    const tile::Root root = tile::sqrt(mean_x_squared_plus_eps);                           // [M]
     const float scaled_x_product_total = tile::sum_over_warps(scaled_x_product_parts, e);  // [N, M]
     const float scaled_x_product_2_total = tile::sum_over_warps(scaled_x_product_2_parts, e);
     const float normed_scaled_x_product = tile::div(scaled_x_product_total, root);      // [N, M]

@@ -86,7 +86,7 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
     const float scaled_x_product_total = tile::sum_over_warps(scaled_x_product_parts, e);  // [N, M]
     const float mean_x_squared = tile::div(x_squared_total, K);                            // [M]
     const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);                  // [M]
-    const float root = tile::sqrt(mean_x_squared_plus_eps);                                // [M]
+    const tile::Root root = tile::sqrt(mean_x_squared_plus_eps);                           // [M]
     const float normed_scaled_x_product = tile::div(scaled_x_product_total, root);         // [N, M]
     tile::store(out, out_tile, e, normed_scaled_x_product);                                // [M, N]
   };

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
     const float scaled_product_total = tile::sum_over_warps(scaled_product_parts, e);      // [M, N]
     const float mean_x_squared = tile::div(x_squared_total, K);                            // [M]
     const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);                  // [M]
-    const float root = tile::sqrt(mean_x_squared_plus_eps);                                // [M]
+    const tile::Root root = tile::sqrt(mean_x_squared_plus_eps);                           // [M]
     const float normed_scaled_product = tile::div(scaled_product_total, root);             // [M, N]
     const float normed_scaled_product_plus = tile::add(bias_tile, normed_scaled_product);  // [N, M]
     tile::store(out, out_tile, e, normed_scaled_product_plus);                             // [M, N]

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
     const float scaled_product_total = tile::sum_over_warps(scaled_product_parts, e);      // [N, M]
     const float mean_total_squared = tile::div(total_squared_total, K);                    // [M]
     const float mean_total_squared_plus_eps = tile::add(eps, mean_total_squared);          // [M]
-    const float root = tile::sqrt(mean_total_squared_plus_eps);                            // [M]
+    const tile::Root root = tile::sqrt(mean_total_squared_plus_eps);                       // [M]
     const float normed_scaled_product = tile::div(scaled_product_total, root);             // [N, M]
     const float normed_scaled_product_plus = tile::add(bias_tile, normed_scaled_product);  // [N, M]
     tile::store(out, out_tile, e, normed_scaled_product_plus);                             // [M, N]
