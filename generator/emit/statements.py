@@ -58,7 +58,6 @@ ELEMENTWISE = {
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
 }
-_TYPES = {"sqrt": "tile::Root"}  # of what is no float
 _OWN = {"max": "maximum", "abs": "magnitude", "sin": "sine", "cos": "cosine"}
 _NAMES = re.compile(r"(?<!::)\b[A-Za-z_]\w*")
 
@@ -251,12 +250,17 @@ def per_element(writer: Writer, statements: Sequence[Statement], program: TilePr
         args = ", ".join(program.literals.get(a, a) for a in s.args)
         word = vocabulary(s.op) if s.do is Do.MAP else ""
         word = _read(s, program) if s.do is Do.READ else word
-        names = {"type": _TYPES.get(s.op, "float"), "result": program.output.name}
+        names = {"type": type_of(s), "result": program.output.name}
         text = PER_ELEMENT[s.do].format(out=s.out, args=args, word=word, **names)
         rows.append((text, s))
     writer.table(rows_of(rows))
     for s in returned:
         writer.line(f"return {s.args[0]};")
+
+
+def type_of(s: Statement) -> str:
+    """Return the type of a number that an op makes: of a root what is divided by is known."""
+    return "tile::Root" if s.op == "sqrt" else "float"
 
 
 def _read(s: Statement, program: TileProgram) -> str:

@@ -224,7 +224,8 @@ class Lines:
         args = [program.literals.get(a, a) for a in s.args]
         if s.layout in statements.WHOLE:
             return statements.map_text(s, args)
-        return f"const float {s.out} = tile::{statements.vocabulary(s.op)}({', '.join(args)});"
+        type_ = statements.type_of(s)
+        return f"const {type_} {s.out} = tile::{statements.vocabulary(s.op)}({', '.join(args)});"
 
 
 def statistics(writer: Writer, program: TileProgram) -> None:

@@ -155,6 +155,10 @@ struct Root {
 };
 __device__ inline Root sqrt(float a) { return {root(a)}; }
 __device__ inline float div(float a, Root b) { return a * reciprocal(b.value); }
+template <class Out, class Frag>
+__device__ auto div(const Frag& a, Root b) {
+  return mul<Out>(a, reciprocal(b.value));
+}
 
 #undef MIRAGE_TILE_UNARY
 #undef MIRAGE_TILE_OF_FRAGMENTS

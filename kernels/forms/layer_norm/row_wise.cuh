@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const float sum_x_minus_mean_x_squared = tile::sum_line<Lines>(x_minus_mean_x_squared, sums[1]);
   const float mean_x_minus_mean_x_squared = tile::div(sum_x_minus_mean_x_squared, K);  // [M]
   const float mean_x_minus_mean_x_squared_plus = tile::add(eps, mean_x_minus_mean_x_squared);
-  const float root = tile::sqrt(mean_x_minus_mean_x_squared_plus);            // [M]
+  const tile::Root root = tile::sqrt(mean_x_minus_mean_x_squared_plus);       // [M]
   const auto normed_x_minus_mean_x = tile::div<float>(x_minus_mean_x, root);  // [M, K]
   const auto scaled_normed_x_minus_mean_x =
       tile::mul<float>(norm_weight_line, normed_x_minus_mean_x);

@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kPrologueThreads<Config>)
   const float sum_x_minus_mean_x_squared = tile::sum_line<Lines>(x_minus_mean_x_squared, sums[1]);
   const float mean_x_minus_mean_x_squared = tile::div(sum_x_minus_mean_x_squared, K);  // [M]
   const float mean_x_minus_mean_x_squared_plus = tile::add(eps, mean_x_minus_mean_x_squared);
-  const float root = tile::sqrt(mean_x_minus_mean_x_squared_plus);      // [M]
-  const auto x_tile_2_minus_mean_x = tile::sub<float>(x_tile, mean_x);  // [M, K]
+  const tile::Root root = tile::sqrt(mean_x_minus_mean_x_squared_plus);  // [M]
+  const auto x_tile_2_minus_mean_x = tile::sub<float>(x_tile, mean_x);   // [M, K]
   const auto normed_x_tile_2_minus_mean_x = tile::div<float>(x_tile_2_minus_mean_x, root);
   const auto scaled_normed_x_tile_2_minus_mean_x =
       tile::mul<float>(normed_x_tile_2_minus_mean_x, norm_weight_tile);

@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
     const float sum_x_minus_mean_x_squared = tile::sum_line<Lines>(x_minus_mean_x_squared);
     const float mean_x_minus_mean_x_squared = tile::div(sum_x_minus_mean_x_squared, K);  // [M]
     const float mean_x_minus_mean_x_squared_plus = tile::add(eps, mean_x_minus_mean_x_squared);
-    const float root = tile::sqrt(mean_x_minus_mean_x_squared_plus);  // [M]
-    tile::store_resident(mean_x_kept, token, mean_x);                 // [M]
-    tile::store_resident(root_kept, token, root);                     // [M]
+    const tile::Root root = tile::sqrt(mean_x_minus_mean_x_squared_plus);  // [M]
+    tile::store_resident(mean_x_kept, token, mean_x);                      // [M]
+    tile::store_resident(root_kept, token, root);                          // [M]
   };
   const auto statistics = tile::token_pass<kTokens, kWarps>(load_lines, compute_statistics);
   const auto compute = [&](const Step& step) {

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const float mean_total_minus_mean_sum_squared = tile::div(sum_total_minus_mean_sum_squared, K);
   const float mean_total_minus_mean_sum_squared_plus =
       tile::add(eps, mean_total_minus_mean_sum_squared);
-  const float root = tile::sqrt(mean_total_minus_mean_sum_squared_plus);                  // [M]
+  const tile::Root root = tile::sqrt(mean_total_minus_mean_sum_squared_plus);             // [M]
   const auto normed_total_minus_mean_sum = tile::div<float>(total_minus_mean_sum, root);  // [M, K]
   const auto scaled_normed_total_minus_mean_sum =
       tile::mul<float>(norm_weight_line, normed_total_minus_mean_sum);

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const auto x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[1], token, M));
   const auto x_squared = tile::mul<float>(x_tile, x_tile);                              // [M, K]
   const float sum_x_squared = tile::sum_line<Lines>(x_squared, sums[0]);                // [M]
-  const float root_sum_x_squared = tile::sqrt(sum_x_squared);                           // [M]
+  const tile::Root root_sum_x_squared = tile::sqrt(sum_x_squared);                      // [M]
   const auto normed_x = tile::div<float>(x_tile, root_sum_x_squared);                   // [M, K]
   const auto normed_x_minus_h = tile::sub<float>(normed_x, h_tile);                     // [M, K]
   const auto scaled_normed_x_minus_h = tile::mul<float>(alpha_line, normed_x_minus_h);  // [K, M]
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
       tile::mul<float>(scaled_normed_x_minus_h_plus, scaled_normed_x_minus_h_plus);
   const float sum_scaled_normed_x_minus_h_plus_squared =
       tile::sum_line<Lines>(scaled_normed_x_minus_h_plus_squared, sums[1]);
-  const float root = tile::sqrt(sum_scaled_normed_x_minus_h_plus_squared);  // [M]
+  const tile::Root root = tile::sqrt(sum_scaled_normed_x_minus_h_plus_squared);  // [M]
   const auto normed_scaled_normed_x_minus_h_plus =
       tile::div<float>(scaled_normed_x_minus_h_plus, root);
   tile::store_line<Lines>(out + token * K, normed_scaled_normed_x_minus_h_plus);  // [M, K]

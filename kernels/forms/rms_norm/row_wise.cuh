@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const auto weight_offset_plus_norm_weight = tile::add<float>(norm_weight_line, weight_offset);
   const float mean_x_squared = tile::div(sum_x_squared, K);              // [M]
   const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);  // [M]
-  const float root = tile::sqrt(mean_x_squared_plus_eps);                // [M]
+  const tile::Root root = tile::sqrt(mean_x_squared_plus_eps);           // [M]
   const auto normed_x = tile::div<float>(x_tile, root);                  // [M, K]
   const auto scaled_normed_x = tile::mul<float>(weight_offset_plus_norm_weight, normed_x);
   tile::store_line<Lines>(out + token * K, scaled_normed_x);  // [M, K]

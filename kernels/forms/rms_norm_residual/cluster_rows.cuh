@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const auto weight_offset_plus_norm_weight = tile::add<float>(norm_weight_line, weight_offset);
   const float mean_total_squared = tile::div(sum_total_squared, K);              // [M]
   const float mean_total_squared_plus_eps = tile::add(eps, mean_total_squared);  // [M]
-  const float root = tile::sqrt(mean_total_squared_plus_eps);                    // [M]
+  const tile::Root root = tile::sqrt(mean_total_squared_plus_eps);               // [M]
   const auto normed_total = tile::div<float>(total_tile, root);                  // [M, K]
   const auto scaled_normed = tile::mul<float>(weight_offset_plus_norm_weight, normed_total);
   tile::store_line<Lines>(out + token * K + first, scaled_normed);  // [M, K]
