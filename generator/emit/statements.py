@@ -266,15 +266,22 @@ def type_of(s: Statement) -> str:
 def _read(s: Statement, program: TileProgram) -> str:
     """Return the beginning of the call that reads an element of an input, or a token's number."""
     (name,) = s.args
-    operand = next((o for o in program.inputs if o.name == name), None)
-    stride = f"args.row_strides[{place_of(operand, program)}]" if operand else ""
-    if s.layout is Layout.ROW_SUMS:
-        return f"load_row({name}, {f'{stride}, ' if operand and operand.broadcast else ''}out_tile"
-    if s.layout is Layout.ACCUM:
-        return f"load_element({name}, {stride}, out_tile"
     if s.layout is Layout.TOKEN_SUMS and name in {k.out for k in program.statistics}:
         return f"token_value({name}"
+    if s.layout is Layout.ROW_SUMS:
+        return f"load_row({tensor_of(s, program)}, out_tile"
+    if s.layout is Layout.ACCUM:
+        return f"load_element({tensor_of(s, program)}, out_tile"
     raise PlanError(f"{s.out}: the epilogue reads no {s.layout.value} values yet")
+
+
+def tensor_of(s: Statement, program: TileProgram) -> str:
+    """Return the tensor that elements are read of, and its stride where the call has one."""
+    (name,) = s.args
+    operand = next((o for o in program.inputs if o.name == name), None)
+    if operand is None or (s.layout is Layout.ROW_SUMS and not operand.broadcast):
+        return name
+    return f"{name}, args.row_strides[{place_of(operand, program)}]"
 
 
 def operands(writer: Writer, inputs: Sequence[Operand], program: TileProgram) -> None:

@@ -60,25 +60,60 @@ struct ClusterSplitKStaging {
   static_assert(Block::kProductWarps * kWarpBytes <= Block::kPipelineBytes);
 };
 
+// The elements that a thread finishes; in place of one outside the tensor the nearest inside.
+template <class Block>
+struct OwnedElements {
+  using Sums = typename Block::Sums;
+  int rows, tokens, first_row, first_token;
+
+  __device__ OwnedElements(Block block, OutputTile tile)
+      : rows(tile.rows - tile.first_row),
+        tokens(min(Block::kHalf, tile.tokens - tile.first_token)),
+        first_row(block.own_row() + warp_index() % kGroupWarps * kRowTile),
+        first_token(Sums::turn() * ClusterSplitKStaging<Block>::kTokens) {}
+
+  __device__ OwnedElement at(int r, int m, int i, float* result) const {
+    const int row = first_row + r * kGroupRows + lane_line() + i / 2 * kLineTile;
+    const int token = first_token + m * kLineTile + lane_quarter() * 2 + i % 2;
+    return {{min(row, rows - 1), min(token, tokens - 1)}, r, m, i, result};
+  }
+};
+
+// What read(element) says of these.
+template <class Block, class Read>
+__device__ Own<typename Block::Sums> read_owned(Block block, OutputTile tile, Read read) {
+  using Sums = typename Block::Sums;
+  Own<Sums> found{};
+  if (warp_index() >= Block::kProductWarps) return found;
+  const OwnedElements<Block> elements(block, tile);
+  unrolled<Block::kTiles, Sums::kOwn, 4>(
+      [&](int r, int m, int i) { found.at[r][m][i] = read(elements.at(r, m, i, nullptr)); });
+  return found;
+}
+
+// The same elements of an optional tensor [M, N], or [N]; its row stride as load_element() has it.
+template <class Block, class T>
+__device__ auto load_owned(Block block, OutputTile tile, const T* tensor, int64_t stride) {
+  return read_owned(block, tile, [&](Element e) { return load_element(tensor, stride, tile, e); });
+}
+template <class Block, class T, class... Stride>
+__device__ auto load_owned_rows(Block block, OutputTile tile, const T* tensor, Stride... stride) {
+  return read_owned(block, tile, [&](Element e) { return load_row(tensor, stride..., tile, e); });
+}
+
 // body(element) for all elements that this thread finishes; then stores the values that body passed
-// to store(). Elements outside the tensor are computed like the nearest one inside, and not stored.
+// to store().
 template <class Block, class T, class Body>
 __device__ void for_each_owned(Block block, OutputTile tile, T* out, Body body) {
   using Sums = typename Block::Sums;
   using Staging = ClusterSplitKStaging<Block>;
-  const int rows = tile.rows - tile.first_row;
-  const int tokens = min(Block::kHalf, tile.tokens - tile.first_token);
-  const int first_token = Sums::turn() * Staging::kTokens;
+  const OwnedElements<Block> elements(block, tile);
   const int in_tile = warp_index() % kGroupWarps * kRowTile, own_row = block.own_row();
-  const int first_row = own_row + in_tile;
   char* const lines = block.shared + warp_index() * Staging::kWarpBytes;
   // All are computed before the first is stored, so that elements do not wait for one another.
   float results[Block::kTiles][Sums::kOwn][4];
-  unrolled<Block::kTiles, Sums::kOwn, 4>([&](int r, int m, int i) {
-    const int row = first_row + r * kGroupRows + lane_line() + i / 2 * kLineTile;
-    const int token = first_token + m * kLineTile + lane_quarter() * 2 + i % 2;
-    body(OwnedElement{{min(row, rows - 1), min(token, tokens - 1)}, r, m, i, &results[r][m][i]});
-  });
+  unrolled<Block::kTiles, Sums::kOwn, 4>(
+      [&](int r, int m, int i) { body(elements.at(r, m, i, &results[r][m][i])); });
   unrolled<Block::kTiles, Sums::kOwn>([&](int r, int m) {
     char* const to = lines + r * Staging::kTileBytes +
                      (m * kLineTile + lane() % kLineTile) * Staging::kLineBytes +
@@ -90,8 +125,8 @@ __device__ void for_each_owned(Block block, OutputTile tile, T* out, Body body) 
   for (int i = lane(); i < Staging::kWarpBytes / kVec16Bytes; i += kWarpLanes) {
     const int r = i / (2 * Staging::kTokens), line = i / 2 % Staging::kTokens;
     const int own = in_tile + r * kGroupRows + i % 2 * kLineTile;
-    const Element e{own_row + own, first_token + line};
-    if (own < Block::kOwnRows && e.row < Block::kRows && e.token < tokens) {
+    const Element e{own_row + own, elements.first_token + line};
+    if (own < Block::kOwnRows && e.row < Block::kRows && e.token < elements.tokens) {
       store_16_bytes(out, tile, e, lines + i * kVec16Bytes);
     }
   }

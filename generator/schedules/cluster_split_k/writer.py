@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.statements import (
@@ -13,6 +14,7 @@ from mirage_kernels.generator.emit.statements import (
     output_tile,
     per_element,
     rows_of,
+    tensor_of,
 )
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
@@ -30,6 +32,8 @@ SUMS = {
     Layout.ACCUM: "tile::WideAccum<Block::kTiles, Block::kTokens>",
     Layout.TOKEN_SUMS: "tile::TokenPartial<Block::kTokens / tile::kGroupWarps>",
 }
+# Of inputs, while partial sums are on their way.
+READ_EARLY = {Layout.ACCUM: "tile::load_owned", Layout.ROW_SUMS: "tile::load_owned_rows"}
 
 
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
@@ -90,15 +94,20 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
         left = f"{'auto' if s in products else 'const auto'} {s.out}_parts"
         place = tma.reductions(program, s.layout).index(s)
         writer.line(f"{left} = tile::store_partials(block, {place}, {s.args[0]});")
+    writer.write(output_tile(program, "first_token + block.rank * Block::kHalf"))
+    early = [s for s in program.epilogue if s.do is Do.READ and s.layout in READ_EARLY]
+    for s in early:
+        read = f"{READ_EARLY[s.layout]}(block, out_tile, {tensor_of(s, program)})"
+        writer.line(f"const auto {s.out}_parts = {read};")
     writer.write(
         "tile::wait_for_partials(block);",
         f"if (!block.finishes({program.roles.tokens} - first_token)) return;",
         *(f"tile::add_partials(block, {i}, {s.out}_parts);" for i, s in enumerate(products)),
         "",
-        output_tile(program, "first_token + block.rank * Block::kHalf"),
     )
+    late = [replace(s, do=Do.TOTAL, args=(s.out,)) if s in early else s for s in program.epilogue]
     with writer.block("const auto finish = [&](tile::OwnedElement e) {", "};"):
-        per_element(writer, program.epilogue, program)
+        per_element(writer, late, program)
     writer.line(f"tile::for_each_owned(block, out_tile, {program.output.name}, finish);")
 
 

@@ -85,12 +85,12 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
   const auto x_squared_parts = tile::store_partials(block, 0, x_squared);
   auto scaled_up_product_parts = tile::store_partials(block, 0, scaled_up_product);
   auto scaled_gate_product_parts = tile::store_partials(block, 1, scaled_gate_product);
+  const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
   tile::wait_for_partials(block);
   if (!block.finishes(M - first_token)) return;
   tile::add_partials(block, 0, scaled_up_product_parts);
   tile::add_partials(block, 1, scaled_gate_product_parts);
 
-  const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
   const auto finish = [&](tile::OwnedElement e) {
     const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);  // [M]
     const float mean_x_squared = tile::div(x_squared_total, K);              // [M]
