@@ -112,6 +112,10 @@ def check_promised(case: Case) -> None:
         with constant_weights():
             for _ in range(2):
                 assert torch.equal(call.run(), out)
+            again, lse = call.poisoned()
+            call.run(out=again, lse=lse)
+            assert torch.equal(again, out)
+            assert not lse.isnan().any()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
