@@ -39,6 +39,7 @@ from typing import ClassVar
 Product = tuple[int, int, int, int]  # atoms; exponent, radicand and denominator by number
 Sum = tuple[int, ...]  # products by number, sorted, each as often as it is added
 Rank = tuple["int | Rank", ...]
+Placement = tuple[int, int]  # a place of parts, by number; the product that a part is times there
 Atom = tuple[str, ...] | tuple[str, str, tuple[int, ...]]
 
 ZERO = 0  # the empty sum: no expression's value, stands for "no exponent"
@@ -66,7 +67,8 @@ class Terms:
     def __post_init__(self) -> None:
         once: tuple[Callable[..., object], ...] = (
             *(self.add, self.mul, self.div, self.quotient, self.contains, self.occurrences),
-            *(self._atom, self._join, self._rank, self._places, self._fits),
+            *(self._atom, self._join, self._rank, self._places, self._fits, self._placements),
+            self._product_quotient,
         )
         for operation in once:  # the same question is answered once
             setattr(self, operation.__name__, cache(operation))
@@ -170,7 +172,7 @@ class Terms:
 
         A place then holds the products of `part` times one product.
         """
-        products, fits = self.table[part], list[tuple[Counter[int], int]]()
+        products, fits = self.table[part], list[Placement]()
         try:
             for product in products:
                 own = self._fits(target, product)
@@ -182,8 +184,9 @@ class Terms:
             return True
         if len(products) == 1:
             return True
-        counts, join = Counter(products).items(), self._join
-        for content, factor in fits:
+        counts, join, places = Counter(products).items(), self._join, self._places(target)
+        for place, factor in fits:
+            content = places[place]
             for product, count in counts:
                 if content.get(join(product, factor), 0) < count:
                     break
@@ -191,16 +194,53 @@ class Terms:
                 return True
         return False
 
-    def _fits(self, target: int, product: int) -> list[tuple[Counter[int], int]]:
-        """Return where a product stands: in which content, times which product."""
+    def may_contain(self, target: int, op: str, a: int, b: int) -> bool:
+        """Return whether `contains` may hold of a + b, a * b or a / b, which is not made for it.
+
+        What stands somewhere times a product has its operands there: of a sum both times the same,
+        of a product `a` times that and each product of `b`, of a quotient `a` times that over `b`.
+        """
+        if op == "mul" and len(self.table[a]) < len(self.table[b]):
+            a, b = b, a
+        of_a = self._placements(target, a)
+        if of_a is None:
+            return True
+        if op == "add":
+            of_b = self._placements(target, b)
+            return of_b is None or not of_a.isdisjoint(of_b)
+        by = (self._product((1, ZERO, ONE, b)),) if op == "div" else self.table[b]
+        try:
+            return any(
+                left is not None and all((place, self._join(p, left)) in of_a for p in by[1:])
+                for place, factor in of_a
+                for left in (self._product_quotient(factor, by[0]),)
+            )
+        except UndecidedError:
+            return True
+
+    def _placements(self, target: int, part: int) -> frozenset[Placement] | None:
+        """Return where a part stands in a target; None where telling takes too long."""
+        counts, places = Counter(self.table[part]), self._places(target)
+        try:
+            fits = min((self._fits(target, product) for product in counts), key=len)
+        except UndecidedError:
+            return None
+        return frozenset(
+            (place, factor)
+            for place, factor in fits
+            if all(places[place].get(self._join(p, factor), 0) >= n for p, n in counts.items())
+        )
+
+    def _fits(self, target: int, product: int) -> list[Placement]:
+        """Return where a product stands."""
         atoms = self.products[product][0]
         found = []
-        for content in self._places(target):
+        for place, content in enumerate(self._places(target)):
             for whole in content:
                 if self.products[whole][0] % atoms == 0:
                     factor = self._product_quotient(whole, product)
                     if factor is not None:
-                        found.append((content, factor))
+                        found.append((place, factor))
         return found
 
     def _places(self, target: int) -> list[Counter[int]]:

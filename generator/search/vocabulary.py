@@ -26,6 +26,7 @@ from mirage_kernels.generator.search.stabilise import stabilise
 # together then, and testing whether they are takes the time (nine products in the square of three).
 VALUES_OF_SUMS = 250
 SUMS = ("sum", "accum", "combine", "contract")
+MET = {"add": "add", "sub": "add", "mul": "mul", "div": "div"}  # as `Terms.may_contain` has them
 
 
 class Vocabulary:
@@ -44,7 +45,7 @@ class Vocabulary:
         self.contractions = tuple(dict.fromkeys(n.over for n in spec.of("contract")))
         slow = limits.prune_abstract and not self.contractions
         self.most_values = min(limits.values, VALUES_OF_SUMS) if slow else limits.values
-        self.zero = terms.leaf("const", "0")
+        self.zero, self.minus_one = terms.leaf("const", "0"), terms.leaf("const", "-1")
         self.choices = {
             atom[2][1:]  # so far the target's atoms are the only ones
             for atom in terms.atoms
@@ -96,13 +97,21 @@ class Vocabulary:
             return ()
         ops = []
         for op in self.elementwise[2]:
-            if self.result(op, (low, high), "", ()) is not None:
+            if self._is_needed(op, low, high):
                 ops.append((op, False))
-            if not OPS[op].commutative and self.result(op, (high, low), "", ()) is not None:
+            if not OPS[op].commutative and self._is_needed(op, high, low):
                 ops.append((op, True))
-        if self.result("mul", (low, high), "", ()) is not None:
+        if self._is_needed("mul", low, high):
             ops.append(("contract", False))
         return tuple(ops)
+
+    def _is_needed(self, op: str, a: int, b: int) -> bool:
+        """Return whether an op on two terms can be needed: what clearly can't is not made."""
+        if self.limits.prune_abstract and op in MET:
+            other = self.terms.mul(b, self.minus_one) if op == "sub" else b
+            if not self.terms.may_contain(self.target, MET[op], a, other):
+                return False
+        return self.result(op, (a, b), "", ()) is not None
 
     def takes(self, op: str, dims: frozenset[str], *, whole: bool) -> bool:
         """Return whether a function may be needed of a value with these dims, a whole one or not.

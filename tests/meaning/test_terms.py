@@ -168,6 +168,22 @@ def test_every_part_of_an_expression_is_contained_in_it(seed: int) -> None:
 
 @pytest.mark.parametrize("op", ["add", "mul", "div"])
 @pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_contained_is_refused_before_it_is_made(seed: int, op: str) -> None:
+    """And most of the rest is, of parts of the whole, of ones that it lacks, and of 1."""
+    words, parts, refused, lacking = Words(), [], 0, 0
+    rng = random.Random(seed)
+    whole = grown(words, rng, 4, parts)
+    grown(words, rng, 2, parts)
+    for first, second in itertools.product({*parts, words.terms.one}, repeat=2):
+        may = words.terms.may_contain(whole, op, first, second)
+        is_contained = words.terms.contains(whole, getattr(words, op)(first, second))
+        assert may or not is_contained
+        refused, lacking = refused + (not may), lacking + (not is_contained)
+    assert refused >= lacking / 2
+
+
+@pytest.mark.parametrize("op", ["add", "mul", "div"])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_joining_two_values_counts_at_least_the_inputs_of_both(seed: int, op: str) -> None:
     words, rng = Words(), random.Random(seed)
     first, second = grown(words, rng, 3, []), grown(words, rng, 3, [])
@@ -221,6 +237,7 @@ def test_what_cannot_be_decided_is_kept() -> None:
     a, b, c, d = (words.a, words.b, words.c, words.d)
     target = words.div(words.e, words.mul(words.add(a, b), words.add(c, d)))
     assert words.terms.contains(target, words.div(words.e, words.add(a, words.mul(a, c))))
+    assert words.terms.may_contain(target, "div", words.e, words.add(a, words.mul(a, c)))
 
 
 def test_more_leaves_than_there_are_small_primes_stay_apart() -> None:
