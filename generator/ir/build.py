@@ -75,8 +75,8 @@ def _retyped(graph: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]
             cut = {d.name: d for t in given for d in t.dims}
             parts = (numbered(a, space, cut[a.dim]) for a in space.reduced)
             whole = {**extents, **{d.name: d.size for d in parts}}
-            dims = tuple(replace(d, size=whole.get(d.name, d.size)) for d in made[0].dims)
-            made = [replace(made[0], dims=dims)]
+            dims = tuple(d.with_size(whole.get(d.name, d.size)) for d in made[0].dims)
+            made = [TensorType(dims, made[0].dtype)]
         elif node.body is not None:
             inner = _retyped(node.body, [types[a] for a in node.args], tiles)
             node, made = replace(node, body=inner), [inner.values[o].type for o in inner.outputs]

@@ -10,7 +10,7 @@ out of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -27,6 +27,10 @@ class Dim:
     size: int
     dynamic: bool = False
     typical: int = 0  # 0: unknown
+
+    def with_size(self, size: int) -> Dim:
+        """Return the dim with another extent."""
+        return self if size == self.size else Dim(self.name, size, self.dynamic, self.typical)
 
     def __str__(self) -> str:
         typical = f"~{self.typical}" if self.typical else ""
@@ -90,6 +94,10 @@ class Axis:
         """Name under which tile sizes are given: a reduced axis has its own beside the loop's."""
         return parts_of(self.dim) if self.reduced else self.dim
 
+    def with_tile(self, tile: int) -> Axis:
+        """Return the axis with another tile size."""
+        return self if tile == self.tile else Axis(self.name, self.dim, tile, self.reduced)
+
 
 def parts_of(dim: str) -> str:
     """Return the name of the dim that numbers the parts into which a reduced axis cuts `dim`."""
@@ -114,7 +122,7 @@ class Space:
 
     def with_tiles(self, tiles: Mapping[str, int]) -> Space:
         """Return the same space with other tile sizes, given by `tile_key`."""
-        cut = [replace(a, tile=tiles.get(a.tile_key, a.tile)) for a in self.axes]
+        cut = [a.with_tile(tiles.get(a.tile_key, a.tile)) for a in self.axes]
         return Space(tuple(cut[: len(self.grid)]), cut[-1] if self.loop else None)
 
     def steps(self, extents: Mapping[str, int]) -> int:

@@ -127,7 +127,7 @@ def tile_type(node: Node, full: TensorType, space: Space, extents: dict[str, int
             )
         own = cut == axis.dim or axis.dim not in extents
         size = axis.tile if own else -(-dims[cut].size // count(axis, extents[axis.dim]))
-        dims[cut] = replace(dims[cut], size=size)
+        dims[cut] = dims[cut].with_size(size)
     return TensorType(tuple(dims.values()), full.dtype)
 
 

@@ -148,7 +148,7 @@ def _with_extents(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """Return the muGraph with its static extents as given, its tiles as they are."""
 
     def cut(type_: TensorType) -> TensorType:
-        dims = (d if d.dynamic else replace(d, size=sizes.get(d.name, d.size)) for d in type_.dims)
+        dims = (d if d.dynamic else d.with_size(sizes.get(d.name, d.size)) for d in type_.dims)
         return replace(type_, dims=tuple(dims))
 
     def made(node: Node) -> Node:

@@ -175,7 +175,7 @@ class _Lowering:
     def rounded(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
         """Return dims as tiles have them."""
         pairs = ((d, self.multiples.get(d.name, 1)) for d in dims)
-        return tuple(replace(d, size=-(-d.size // n) * n) for d, n in pairs)
+        return tuple(d.with_size(-(-d.size // n) * n) for d, n in pairs)
 
     def tile(self, name: str, dims: Sequence[Dim] | None = None, dtype: DType | None = None) -> str:
         """Give a value a tile; of what tensor cores or blocks sum, as results have its dims."""
