@@ -172,27 +172,10 @@ class Terms:
 
         A place then holds the products of `part` times one product.
         """
-        products, fits = self.table[part], list[Placement]()
         try:
-            for product in products:
-                own = self._fits(target, product)
-                if not own:
-                    return False
-                if not fits or len(own) < len(fits):
-                    fits = own
+            return any(True for _ in self._placed(target, part))
         except UndecidedError:
             return True
-        if len(products) == 1:
-            return True
-        counts, join, places = Counter(products).items(), self._join, self._places(target)
-        for place, factor in fits:
-            content = places[place]
-            for product, count in counts:
-                if content.get(join(product, factor), 0) < count:
-                    break
-            else:
-                return True
-        return False
 
     def may_contain(self, target: int, op: str, a: int, b: int) -> bool:
         """Return whether `contains` may hold of a + b, a * b or a / b, which is not made for it.
@@ -220,16 +203,25 @@ class Terms:
 
     def _placements(self, target: int, part: int) -> frozenset[Placement] | None:
         """Return where a part stands in a target; None where telling takes too long."""
-        counts, places = Counter(self.table[part]), self._places(target)
         try:
-            fits = min((self._fits(target, product) for product in counts), key=len)
+            return frozenset(self._placed(target, part))
         except UndecidedError:
             return None
-        return frozenset(
-            (place, factor)
-            for place, factor in fits
-            if all(places[place].get(self._join(p, factor), 0) >= n for p, n in counts.items())
-        )
+
+    def _placed(self, target: int, part: int) -> Iterator[Placement]:
+        """Yield where a part stands, by the product that fits in the fewest places."""
+        counts, fits = Counter(self.table[part]), list[Placement]()
+        for product in counts:
+            own = self._fits(target, product)
+            if not own:
+                return
+            if not fits or len(own) < len(fits):
+                fits = own
+        join, places = self._join, self._places(target)
+        for place, factor in fits:
+            content = places[place]
+            if all(content.get(join(p, factor), 0) >= n for p, n in counts.items()):
+                yield place, factor
 
     def _fits(self, target: int, product: int) -> list[Placement]:
         """Return where a product stands."""

@@ -45,7 +45,7 @@ class Vocabulary:
         self.contractions = tuple(dict.fromkeys(n.over for n in spec.of("contract")))
         slow = limits.prune_abstract and not self.contractions
         self.most_values = min(limits.values, VALUES_OF_SUMS) if slow else limits.values
-        self.zero, self.minus_one = terms.leaf("const", "0"), terms.leaf("const", "-1")
+        self.zero = terms.leaf("const", "0")
         self.choices = {
             atom[2][1:]  # so far the target's atoms are the only ones
             for atom in terms.atoms
@@ -108,8 +108,8 @@ class Vocabulary:
     def _is_needed(self, op: str, a: int, b: int) -> bool:
         """Return whether an op on two terms can be needed: what clearly can't is not made."""
         if self.limits.prune_abstract and op in MET:
-            other = self.terms.mul(b, self.minus_one) if op == "sub" else b
-            if not self.terms.may_contain(self.target, MET[op], a, other):
+            other = self.result("neg", (b,), "", ()) if op == "sub" else b
+            if other is None or not self.terms.may_contain(self.target, MET[op], a, other):
                 return False
         return self.result(op, (a, b), "", ()) is not None
 
