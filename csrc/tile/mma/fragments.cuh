@@ -27,6 +27,11 @@ constexpr int kLineTile = 8;      // lines (rows or tokens) per vector of a lane
 constexpr int kRowTile = 16;      // rows per mma
 constexpr int kTokenTile = 8;     // tokens per mma
 
+// Lanes to a line of so many vectors: a power of two, `least` or more; the last may have none.
+constexpr int lanes_of_line(int vectors, int least) {
+  return least < vectors ? lanes_of_line(vectors, 2 * least) : least;
+}
+
 template <class T>
 struct PairOf;
 template <>

@@ -18,12 +18,7 @@ struct RegisterOperandStaging {
   static constexpr int kVectors16 = Block::Sums::kOwn;
   static constexpr int kLineBytes = (kVectors16 | 1) * kVec16Bytes;
   static constexpr int kWarpBytes = kRowTile * kLineBytes, kBytes = Block::kWarps * kWarpBytes;
-  // Lanes to a line, a power of two; the last of them may have nothing to store.
-  static constexpr int kLanes = kVectors16 > 16  ? 32
-                                : kVectors16 > 8 ? 16
-                                : kVectors16 > 4 ? 8
-                                : kVectors16 > 2 ? 4
-                                                 : 2;
+  static constexpr int kLanes = lanes_of_line(kVectors16, 2);
 };
 
 template <class Block>

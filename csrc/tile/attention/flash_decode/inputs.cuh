@@ -12,11 +12,8 @@ namespace mirage::tile {
 // has at once. Where there are more threads than vectors, some have the same.
 template <int kRows, int kDepth, int kThreads>
 struct PartitionedPlaces {
-  static constexpr int at_least(int lanes, int vectors) {
-    return lanes < vectors ? at_least(2 * lanes, vectors) : lanes;
-  }
   static constexpr int kVectors16 = kDepth / kLaneDepth;
-  static constexpr int kLanes = at_least(1, kVectors16);  // of a line, a power of two
+  static constexpr int kLanes = lanes_of_line(kVectors16, 1);
   static constexpr int kAtOnce = kThreads / kLanes;
   static constexpr int kEach = (kRows + kAtOnce - 1) / kAtOnce;
 
