@@ -115,13 +115,15 @@ __host__ __device__ constexpr int own_rows(int most) {
   return most <= 1 ? 1 : kRows % most == 0 ? most : own_rows<kRows>(most - 1);
 }
 
+template <int kRows, int kTokens, int kThreads>
+constexpr int kRowsEach = kRowTile * kTokens < kThreads ? 1 : own_rows<kRows>(kRows / kRowTile);
+
 // body(element) for all elements inside the tensor. Neighbouring threads have neighbouring rows, so
 // that accesses along N are coalesced. A thread takes several rows of one token where that leaves
 // work for all threads: it then computes per-token values once.
 template <int kRows, int kTokens, int kThreads, class Body>
 __device__ void for_each_element(OutputTile tile, Body body) {
-  constexpr int kOwn = kRowTile * kTokens < kThreads ? 1 : own_rows<kRows>(kRows / kRowTile);
-  constexpr int kStride = kRows / kOwn;
+  constexpr int kStride = kRows / kRowsEach<kRows, kTokens, kThreads>;
   const int tokens = min(kTokens, tile.tokens - tile.first_token);
   const bool whole = tile.first_row + kRows <= tile.rows;
 #pragma unroll 1
@@ -164,6 +166,48 @@ __device__ float load_row(const T* tensor, OutputTile tile, Element e) {
 template <class T>
 __device__ float load_row(const T* tensor, int64_t stride, OutputTile tile, Element e) {
   return tensor == nullptr ? 0.0f : static_cast<float>(tensor[(tile.first_row + e.row) * stride]);
+}
+
+// What read(element) says of a thread's element where it has one at most: ask() reads it while the
+// loop goes on. Where threads have several, each is read when it is wanted.
+template <int kRows, int kTokens, int kThreads, class Read>
+struct EarlyElement {
+  static constexpr bool kOne = kRows * kTokens <= kThreads;
+  static_assert(!kOne || kRowsEach<kRows, kTokens, kThreads> == 1);
+  OutputTile tile;
+  Read read;
+  float value = 0.0f;
+
+  __device__ void ask() {
+    if constexpr (kOne) {
+      const int thread = static_cast<int>(threadIdx.x);
+      const Element own{thread % kRows, thread / kRows};
+      const bool inside = tile.first_row + own.row < tile.rows && own.token < kTokens &&
+                          tile.first_token + own.token < tile.tokens;
+      if (inside) value = read(own);
+    }
+  }
+};
+
+// Of an optional tensor [M, N], or [N]; its stride as load_element() and load_row() have it.
+template <int kRows, int kTokens, int kThreads, class T>
+__device__ auto early_element(OutputTile tile, const T* tensor, int64_t stride) {
+  const auto read = [=](Element e) { return load_element(tensor, stride, tile, e); };
+  return EarlyElement<kRows, kTokens, kThreads, decltype(read)>{tile, read};
+}
+template <int kRows, int kTokens, int kThreads, class T, class... Stride>
+__device__ auto early_row(OutputTile tile, const T* tensor, Stride... stride) {
+  const auto read = [=](Element e) { return load_row(tensor, stride..., tile, e); };
+  return EarlyElement<kRows, kTokens, kThreads, decltype(read)>{tile, read};
+}
+
+template <int kRows, int kTokens, int kThreads, class Read>
+__device__ float early_value(const EarlyElement<kRows, kTokens, kThreads, Read>& early, Element e) {
+  if constexpr (early.kOne) {
+    return early.value;
+  } else {
+    return early.read(e);
+  }
 }
 
 }  // namespace mirage::tile

@@ -242,20 +242,35 @@ PER_ELEMENT = {
 }
 
 
-def per_element(writer: Writer, statements: Sequence[Statement], program: TileProgram) -> None:
-    """Write what is computed per element; what a program produces is returned, not stored."""
+def per_element(
+    writer: Writer,
+    statements: Sequence[Statement],
+    program: TileProgram,
+    early: Sequence[Statement] = (),
+) -> None:
+    """Write what is computed per element; what a program produces is returned, not stored.
+
+    What is read `early` is there by now.
+    """
     returned = [s for s in statements if s.do is Do.STORE and program.produces]
     rows = []
     for s in (s for s in statements if s not in returned):
         args = ", ".join(program.literals.get(a, a) for a in s.args)
         word = vocabulary(s.op) if s.do is Do.MAP else ""
-        word = _read(s, program) if s.do is Do.READ else word
+        if s.do is Do.READ:
+            word = f"early_value({s.out}_early" if s in early else _read(s, program)
         names = {"type": type_of(s), "result": program.output.name}
         text = PER_ELEMENT[s.do].format(out=s.out, args=args, word=word, **names)
         rows.append((text, s))
     writer.table(rows_of(rows))
     for s in returned:
         writer.line(f"return {s.args[0]};")
+
+
+def early_reads(program: TileProgram) -> list[Statement]:
+    """Return what the epilogue reads of inputs: it may be asked for before the sums are there."""
+    read = [s for s in program.epilogue if s.do is Do.READ]
+    return [s for s in read if s.layout in (Layout.ACCUM, Layout.ROW_SUMS)]
 
 
 def type_of(s: Statement) -> str:

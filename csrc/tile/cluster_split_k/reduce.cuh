@@ -101,6 +101,11 @@ __device__ auto load_owned_rows(Block block, OutputTile tile, const T* tensor, S
   return read_owned(block, tile, [&](Element e) { return load_row(tensor, stride..., tile, e); });
 }
 
+template <int kTiles, int kOwn>
+__device__ float early_value(const OwnSums<kTiles, kOwn>& early, OwnedElement e) {
+  return early.at[e.tile][e.vec][e.i];
+}
+
 // body(element) for all elements that this thread finishes; then stores the values that body passed
 // to store().
 template <class Block, class T, class Body>

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 
 from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.statements import (
     IN_LOOP,
     declared,
+    early_reads,
     included,
     output_tile,
     per_element,
@@ -95,19 +95,18 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
         place = tma.reductions(program, s.layout).index(s)
         writer.line(f"{left} = tile::store_partials(block, {place}, {s.args[0]});")
     writer.write(output_tile(program, "first_token + block.rank * Block::kHalf"))
-    early = [s for s in program.epilogue if s.do is Do.READ and s.layout in READ_EARLY]
+    early = early_reads(program)
     for s in early:
         read = f"{READ_EARLY[s.layout]}(block, out_tile, {tensor_of(s, program)})"
-        writer.line(f"const auto {s.out}_parts = {read};")
+        writer.line(f"const auto {s.out}_early = {read};")
     writer.write(
         "tile::wait_for_partials(block);",
         f"if (!block.finishes({program.roles.tokens} - first_token)) return;",
         *(f"tile::add_partials(block, {i}, {s.out}_parts);" for i, s in enumerate(products)),
         "",
     )
-    late = [replace(s, do=Do.TOTAL, args=(s.out,)) if s in early else s for s in program.epilogue]
     with writer.block("const auto finish = [&](tile::OwnedElement e) {", "};"):
-        per_element(writer, late, program)
+        per_element(writer, program.epilogue, program, early)
     writer.line(f"tile::for_each_owned(block, out_tile, {program.output.name}, finish);")
 
 

@@ -21,6 +21,11 @@ ABOUT = (
     "after the loop"
 )
 
+READ_EARLY = {
+    Layout.ACCUM: "tile::early_element<kRows, kTokens, kThreads>",
+    Layout.ROW_SUMS: "tile::early_row<kRows, kTokens, kThreads>",
+}
+
 
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     """Return the form of a kernel whose warps have slices of the depth."""
@@ -225,7 +230,8 @@ def _loop(writer: Writer, program: TileProgram) -> None:
                         where = f"buffer, &Step::{s.out}, {s.args[0]}_edge, k"
                         writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
         run = "tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, "
-        run += f"copy_weights, copy_tokens, {'statistics, ' if program.lines else ''}compute);"
+        before = "statistics, " if program.lines else "early, " if _early(program) else ""
+        run += f"copy_weights, copy_tokens, {before}compute);"
     if program.lines:
         statistics(writer, program)
     given = "const Step& step, int k" if program.also else "const Step& step"
@@ -239,7 +245,9 @@ def _loop(writer: Writer, program: TileProgram) -> None:
                 call = f"tile::store_share<kEvenDepth>({s.args[1]}, {extent}, {s.args[0]}, k);"
             rows.append((call if s.do is Do.STORE else statements.IN_LOOP[s.do](s, args), s))
         writer.table(statements.rows_of(rows))
-    writer.write(*producer_blocks.steps(program), run)
+    writer.write(*producer_blocks.steps(program))
+    _read_early(writer, program)
+    writer.line(run)
     if program.fetches and not program.received:
         writer.line("tile::wait_copies<0>();")
     if program.reductions[0].barrier:
@@ -271,13 +279,38 @@ def _after_loop(writer: Writer, program: TileProgram) -> None:
         writer.line(line)
     if not program.received:
         _wait(writer, program.epilogue[0], program)
-    writer.line(statements.output_tile(program))
+    if not _early(program):
+        writer.line(statements.output_tile(program))
     call = "tile::for_each_element<kRows, kTokens, kThreads>(out_tile"
     if program.produces:
         lines, call = producer_blocks.publish(program)
         writer.write(*lines)
     with writer.block(f"{call}, [&](tile::Element e) {{", "});"):
-        statements.per_element(writer, program.epilogue, program)
+        statements.per_element(writer, program.epilogue, program, _early(program))
+
+
+def _early(program: TileProgram) -> list[Statement]:
+    """Return what the epilogue reads of inputs if the block has no other work before its loop."""
+    busy = program.lines or program.received or program.produces
+    return [] if busy else statements.early_reads(program)
+
+
+def _read_early(writer: Writer, program: TileProgram) -> None:
+    """Write what asks for that while the first copies are under way."""
+    early = _early(program)
+    if not early:
+        return None
+    writer.line(statements.output_tile(program))
+    for s in early:
+        read = f"{READ_EARLY[s.layout]}(out_tile, {statements.tensor_of(s, program)})"
+        writer.line(f"auto {s.out}_early = {read};")
+    asked = [f"{s.out}_early.ask();" for s in early]
+    head, end = "const auto early = tile::behind_copies([&] {", "});"
+    if len(asked) == 1:
+        return writer.line(f"{head} {asked[0]} {end}")
+    with writer.block(head, end):
+        writer.write(*asked)
+    return None
 
 
 def _wait(writer: Writer, then: Statement, program: TileProgram) -> None:

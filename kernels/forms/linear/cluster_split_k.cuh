@@ -65,15 +65,15 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
 
   auto weight_product_parts = tile::store_partials(block, 0, weight_product);
   const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
-  const auto bias_tile_parts = tile::load_owned_rows(block, out_tile, bias);
-  const auto residual_tile_parts = tile::load_owned(block, out_tile, residual, args.row_strides[3]);
+  const auto bias_tile_early = tile::load_owned_rows(block, out_tile, bias);
+  const auto residual_tile_early = tile::load_owned(block, out_tile, residual, args.row_strides[3]);
   tile::wait_for_partials(block);
   if (!block.finishes(M - first_token)) return;
   tile::add_partials(block, 0, weight_product_parts);
 
   const auto finish = [&](tile::OwnedElement e) {
-    const float bias_tile = tile::sum_over_warps(bias_tile_parts, e);                  // [N]
-    const float residual_tile = tile::sum_over_warps(residual_tile_parts, e);          // [M, N]
+    const float bias_tile = tile::early_value(bias_tile_early, e);                     // [N]
+    const float residual_tile = tile::early_value(residual_tile_early, e);             // [M, N]
     const float residual_plus_bias = tile::add(bias_tile, residual_tile);              // [N, M]
     const float weight_product_total = tile::sum_over_warps(weight_product_parts, e);  // [M, N]
     const float residual_plus_bias_plus_weight_product =

@@ -72,18 +72,25 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   };
   const int first_k = tile::warp_index() * kDepth;
   const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
+  const tile::OutputTile out_tile{first_row, N, first_token, M};
+  auto bias_tile_early = tile::early_row<kRows, kTokens, kThreads>(out_tile, bias);
+  auto residual_tile_early =
+      tile::early_element<kRows, kTokens, kThreads>(out_tile, residual, args.row_strides[3]);
+  const auto early = tile::behind_copies([&] {
+    bias_tile_early.ask();
+    residual_tile_early.ask();
+  });
   tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
-                                        compute);
+                                        early, compute);
   __syncthreads();
 
   const auto weight_product_parts =
       tile::store_partials<kWarps>(shared + Shared::kWeightProductAt, weight_product);
   __syncthreads();
 
-  const tile::OutputTile out_tile{first_row, N, first_token, M};
   tile::for_each_element<kRows, kTokens, kThreads>(out_tile, [&](tile::Element e) {
-    const float bias_tile = tile::load_row(bias, out_tile, e);  // [N]
-    const float residual_tile = tile::load_element(residual, args.row_strides[3], out_tile, e);
+    const float bias_tile = tile::early_value(bias_tile_early, e);                     // [N]
+    const float residual_tile = tile::early_value(residual_tile_early, e);             // [M, N]
     const float residual_plus_bias = tile::add(bias_tile, residual_tile);              // [N, M]
     const float weight_product_total = tile::sum_over_warps(weight_product_parts, e);  // [M, N]
     const float residual_plus_bias_plus_weight_product =

@@ -80,13 +80,13 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
   const auto x_squared_parts = tile::store_partials(block, 0, x_squared);
   auto scaled_x_product_parts = tile::store_partials(block, 0, scaled_x_product);
   const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
-  const auto bias_tile_parts = tile::load_owned_rows(block, out_tile, bias);
+  const auto bias_tile_early = tile::load_owned_rows(block, out_tile, bias);
   tile::wait_for_partials(block);
   if (!block.finishes(M - first_token)) return;
   tile::add_partials(block, 0, scaled_x_product_parts);
 
   const auto finish = [&](tile::OwnedElement e) {
-    const float bias_tile = tile::sum_over_warps(bias_tile_parts, e);                      // [N]
+    const float bias_tile = tile::early_value(bias_tile_early, e);                         // [N]
     const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);                // [M]
     const float scaled_x_product_total = tile::sum_over_warps(scaled_x_product_parts, e);  // [N, M]
     const float mean_x_squared = tile::div(x_squared_total, K);                            // [M]

@@ -96,8 +96,11 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   };
   const int first_k = tile::warp_index() * kDepth;
   const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
+  const tile::OutputTile out_tile{first_row, N, first_token, M};
+  auto bias_tile_early = tile::early_row<kRows, kTokens, kThreads>(out_tile, bias);
+  const auto early = tile::behind_copies([&] { bias_tile_early.ask(); });
   tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
-                                        compute);
+                                        early, compute);
   __syncthreads();
 
   const auto total_squared_parts =
@@ -106,9 +109,8 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
       tile::store_partials<kWarps>(shared + Shared::kScaledProductAt, scaled_product);
   __syncthreads();
 
-  const tile::OutputTile out_tile{first_row, N, first_token, M};
   tile::for_each_element<kRows, kTokens, kThreads>(out_tile, [&](tile::Element e) {
-    const float bias_tile = tile::load_row(bias, out_tile, e);                             // [N]
+    const float bias_tile = tile::early_value(bias_tile_early, e);                         // [N]
     const float total_squared_total = tile::sum_over_warps(total_squared_parts, e);        // [M]
     const float scaled_product_total = tile::sum_over_warps(scaled_product_parts, e);      // [N, M]
     const float mean_total_squared = tile::div(total_squared_total, K);                    // [M]
