@@ -21,7 +21,8 @@ from typing import Any
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.partition.program import partitioned, write_program
+from mirage_kernels.generator.partition.document import write_program
+from mirage_kernels.generator.partition.program import partitioned
 from mirage_kernels.generator.partition.trace import Function
 from mirage_kernels.generator.pipeline import Result, generate
 from mirage_kernels.generator.recipe import Recipe

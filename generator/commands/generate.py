@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
+from mirage_kernels.generator.commands.making import Made, abreast, generate_one
 from mirage_kernels.generator.commands.models import generate_model
 from mirage_kernels.generator.errors import MirageError, ShapeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from mirage_kernels.generator.partition.program import Program
     from mirage_kernels.generator.partition.trace import Function
 
-Made = tuple[Result, float]  # seconds that it took here, a shared search included once
 NOT_EMITTED = 3  # exit code: proved, and no block has room for it
 
 
@@ -89,7 +89,10 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
         terminal.table(rows, left=3)
         terminal.document({"folder": str(folder), "kernels": [_asked(r) for r in wanted]})
         return 0
-    made = [generate_one(request, arguments, terminal) for request in wanted]
+    with abreast(arguments) as others:  # once the first one has made the search of them all
+        made = [generate_one(wanted[0], arguments, terminal)]
+        others.begin(wanted[1:])
+        made += [generate_one(request, arguments, terminal, others) for request in wanted[1:]]
     with all_or_nothing():
         written = write([result for result, _ in made], folder)
     _report(made, terminal)
@@ -114,7 +117,7 @@ def _generate_function(
     function: Function, folder: Path, arguments: argparse.Namespace, terminal: Terminal
 ) -> int:
     """Generate the program of a PyTorch function in every dtype."""
-    from mirage_kernels.generator.partition.program import write_program
+    from mirage_kernels.generator.partition.document import write_program
 
     if arguments.shape:
         raise ShapeError(
@@ -155,29 +158,27 @@ def _program(
     from mirage_kernels.generator.partition.program import partitioned
 
     kernels, (dtype, catalogs) = list[Made](), asked
+    known = dict[int, Request]()
 
-    def make(recipe: Recipe) -> Result:
-        request = Request(recipe, recipe.shapes[0], dtype, arguments.arch, catalogs)
-        kernels.append(generate_one(request, arguments, terminal))
-        return kernels[-1][0]
+    def request_of(recipe: Recipe) -> Request:
+        made = Request(recipe, recipe.shapes[0], dtype, arguments.arch, catalogs)
+        return known.setdefault(id(recipe), made)
 
-    program = partitioned(function, dtype, arguments.arch, make)
+    with abreast(arguments) as others:
+
+        def make(recipe: Recipe) -> Result:
+            kernels.append(generate_one(request_of(recipe), arguments, terminal, others))
+            return kernels[-1][0]
+
+        def ahead(recipes: Sequence[Recipe]) -> None:
+            others.begin([*map(request_of, recipes)])
+
+        program = partitioned(function, dtype, arguments.arch, make, ahead)
     for line in (f"{program.name} {dtype.value}", *program.lines()):
         terminal.line(line)
     for line in dict.fromkeys(program.reason_lines()):
         terminal.line(line)
     return program, kernels
-
-
-def generate_one(request: Request, arguments: argparse.Namespace, terminal: Terminal) -> Made:
-    """Generate one kernel with live progress, then print its line; its search may be stored."""
-    started = time.monotonic()
-    store = Store(store_folder(arguments.store))
-    with terminal.watch(request.name) as progress:
-        result = pipeline.generate(request, jobs=arguments.jobs, progress=progress, store=store)
-    seconds = time.monotonic() - started
-    terminal.note(f"  done     {request.name}  {seconds:.1f} s")
-    return result, seconds
 
 
 def _asked(request: Request) -> dict[str, object]:

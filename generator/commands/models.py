@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands import extension
+from mirage_kernels.generator.commands.making import Made, abreast, generate_one
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.decode_steps import Need, call_arguments, needs
 from mirage_kernels.generator.frontend.models import Model, load_model
@@ -20,9 +20,6 @@ from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import emitted, write
 from mirage_kernels.generator.request import Request, sizes_text
 from mirage_kernels.generator.terminal import Terminal, counted
-
-if TYPE_CHECKING:
-    from mirage_kernels.generator.commands.generate import Made
 
 COMPILED, EMITTED, MISSING, NO_RECIPE = "compiled", "emitted", "missing", "no recipe"
 IN_EVERY_BUILD = "in every build"
@@ -130,7 +127,7 @@ def generate_model(arguments: argparse.Namespace, terminal: Terminal) -> int:
         terminal.table(rows, left=3)
         terminal.document({"folder": str(folder), "kernels": [r.name for r in missing]})
         return 0
-    made, written, failures = list["Made"](), list[Path](), list[str]()
+    made, written, failures = list[Made](), list[Path](), list[str]()
     for alike in _by_recipe(missing):
         some, failed = _made(alike, arguments, terminal)
         with all_or_nothing():
@@ -174,12 +171,13 @@ def _made(
     requests: Sequence[Request], arguments: argparse.Namespace, terminal: Terminal
 ) -> tuple[list[Made], list[str]]:
     """Generate kernels; return what came of it, and sentences of what did not."""
-    from mirage_kernels.generator.commands.generate import generate_one
-
-    made, failures = list["Made"](), list[str]()
-    for request in requests:
-        try:
-            made.append(generate_one(request, arguments, terminal))
-        except MirageError as error:
-            failures.append(f"{request.name}: {error.sentence}")
+    made, failures = list[Made](), list[str]()
+    with abreast(arguments) as others:
+        for i, request in enumerate(requests):
+            try:
+                made.append(generate_one(request, arguments, terminal, others))
+            except MirageError as error:
+                failures.append(f"{request.name}: {error.sentence}")
+            if i == 0:  # it has made the search of them all
+                others.begin(requests[1:])
     return made, failures

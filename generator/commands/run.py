@@ -23,8 +23,9 @@ from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands import extension
 from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.commands.extension import Loaded
-from mirage_kernels.generator.commands.generate import generate_one, made_json, search_lines
+from mirage_kernels.generator.commands.generate import made_json, search_lines
 from mirage_kernels.generator.commands.kernels import proof_sentence
+from mirage_kernels.generator.commands.making import generate_one
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.plan.program import Roles

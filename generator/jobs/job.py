@@ -23,7 +23,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,7 +38,7 @@ ALLOCATIONS = 1_000_000  # between looks for cycles
 POLL_SECONDS = 0.2  # between looks whether all work is to stop
 _SIGNAL_AT_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _FORK = multiprocessing.get_context("fork")
-_starting = threading.Lock()
+_starting = [threading.Lock()]
 Task = Callable[[], Found]  # finds the same whenever and wherever it runs
 
 
@@ -211,22 +211,26 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def local(
-    job: Job, finished: Sequence[TaskDone], processes: int, stopping: threading.Event
-) -> Messages:
-    """Yield the messages of a worker process; raises WorkerLostError when it ends before them."""
+Say = Callable[[Any], None]
+
+
+def in_process(do: Callable[[Say], None], stopping: threading.Event) -> Generator[Any, None, None]:
+    """Yield what `do` says in a process of its own, until nothing more is wanted or all is to stop.
+
+    It is forked: it has all that was made here. Raises WorkerLostError when it ends before that.
+    """
     with tempfile.TemporaryFile() as words:
 
         def tell(parent: int) -> None:
-            """Do the work in a process of its own; what the search may print is no result."""
+            """Do the work; what it may print is no result."""
+            _starting[:] = [threading.Lock()]  # of this process: the other one is taken
             _end_with(parent)
             for stream in (1, 2):
                 os.dup2(words.fileno(), stream)
             sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-            for message in work(job, finished, processes):
-                told.send(message)
+            do(told.send)
 
-        with _starting:  # so that no worker holds another one's end of a pipe open
+        with _starting[0]:  # so that no worker holds another one's end of a pipe open
             messages, told = _FORK.Pipe(duplex=False)
             process = _FORK.Process(target=tell, args=(os.getpid(),))
             process.start()
@@ -246,3 +250,15 @@ def local(
         finally:
             process.kill()
             process.join()
+
+
+def local(
+    job: Job, finished: Sequence[TaskDone], processes: int, stopping: threading.Event
+) -> Messages:
+    """Yield the messages of a worker process; raises WorkerLostError when it ends before them."""
+
+    def tell(say: Say) -> None:
+        for message in work(job, finished, processes):
+            say(message)
+
+    return in_process(tell, stopping)

@@ -9,7 +9,8 @@ from typing import Any
 
 from mirage_kernels.generator.errors import FileError, SearchError
 from mirage_kernels.generator.ir import DType, dumps
-from mirage_kernels.generator.partition.program import Program, document_path, partitioned
+from mirage_kernels.generator.partition.document import document_path
+from mirage_kernels.generator.partition.program import Program, partitioned
 from mirage_kernels.generator.partition.trace import Function
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from zlib import crc32
+from typing import Any
 
 from mirage_kernels.generator.errors import (
     GraphError,
@@ -18,8 +15,9 @@ from mirage_kernels.generator.errors import (
     VerifyError,
 )
 from mirage_kernels.generator.frontend.export import operator_of
-from mirage_kernels.generator.ir import DType, dumps
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.addressing import require_rows
+from mirage_kernels.generator.partition.document import Document, bytes_of
 from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind
 from mirage_kernels.generator.partition.horizontal import launches_of
 from mirage_kernels.generator.partition.packed import packed_in
@@ -38,16 +36,12 @@ from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import Function, Node, Trace, base_of, is_view
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.program_documents import DOCUMENT
-
-if TYPE_CHECKING:
-    import torch
 
 OF_FEW_TOKENS = "sliced_k"
 Most = Mapping[str, int]  # of dynamic extents
 Limit = bool | dict[str, int]  # that products have few rows: always, never, up to an extent
 Make = Callable[[Recipe], Result]
+Ahead = Callable[[Sequence[Recipe]], None]  # told what will probably be made next
 NO_KERNEL = (RecipeError, GraphError, SearchError, PlanError, VerifyError)
 
 
@@ -58,19 +52,6 @@ class Way:
     most: Most
     parts: tuple[Part, ...]
     steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class Document:
-    """What `mirage_kernels.load` reads of a program: JSON data (kernels/program_steps.py)."""
-
-    name: str
-    dtype: str
-    arch: str
-    inputs: Sequence[Step]
-    returns: Step
-    ways: Sequence[Step]
-    constants: Sequence[Step] = ()
 
 
 @dataclass
@@ -84,6 +65,8 @@ class Program:
     reasons: dict[frozenset[str], str] = field(default_factory=dict)
     ways: list[Way] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of recipes, those without a kernel too
+    ahead: Ahead = lambda recipes: None
+    recipes: dict[tuple[frozenset[str], str, bool], Recipe | None] = field(default_factory=dict)
 
     @property
     def results(self) -> list[Result]:
@@ -114,6 +97,13 @@ class Program:
         own = self.name, self.dtype.value, self.arch
         return asdict(Document(*own, inputs, self.trace.returned, ways, constants))
 
+    def recipe(self, part: Part, name: str, *, by_rows: bool) -> Recipe | None:
+        """Return a part's recipe under a name, the same object whenever it is asked for."""
+        key = (part.key, name, by_rows)
+        if key not in self.recipes:
+            self.recipes[key] = part.by_rows(name) if by_rows else part.recipe(name)
+        return self.recipes[key]
+
     def lines(self) -> Iterator[str]:
         """Say of every way what it runs, and of operators why no kernel can be made of them."""
         for way in self.ways:
@@ -134,29 +124,12 @@ class Program:
             yield f"  {'no kernel' if nodes & left else 'several kernels'}: {reason}"
 
 
-def bytes_of(tensor: torch.Tensor) -> dict[str, str]:
-    """Return a tensor's type, and its elements as text."""
-    import torch
-
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    text = b64encode(bytes(flat.tolist())).decode()
-    return {"dtype": str(tensor.dtype).removeprefix("torch."), "bytes": text}
-
-
-def write_program(document: dict[str, Any], folder: Path) -> Path:
-    """Write a program's document below the folder of its kernels and return its path."""
-    return write_whole(folder / document_path(document), f"{dumps(document)}\n")
-
-
-def document_path(document: Mapping[str, Any]) -> str:
-    """Return the path of a program's document below the folder of its kernels."""
-    shapes = crc32(dumps(document["inputs"]).encode())
-    name = f"{document['name']}_{document['dtype']}_{shapes:08x}{DOCUMENT}"
-    return f"{document['arch']}/{name}"
-
-
-def partitioned(function: Function, dtype: DType, arch: str, make: Make) -> Program:
+def partitioned(
+    function: Function, dtype: DType, arch: str, make: Make, ahead: Ahead = lambda recipes: None
+) -> Program:
     """Cut a function into kernels, each made by `make`, and operators that PyTorch runs.
+
+    `ahead` is told which recipes will come to `make` if all before them become kernels.
 
     Up to 64 rows a product is a kernel with what surrounds it; above, PyTorch multiplies. Where no
     kernel can be made of some nodes, PyTorch runs them. Raises RecipeError for a function that
@@ -166,7 +139,7 @@ def partitioned(function: Function, dtype: DType, arch: str, make: Make) -> Prog
 
     trace = Trace(function, {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[dtype])
     require_one_type(trace)
-    made, most = Program(trace, dtype, arch), dict[str, int]()
+    made, most = Program(trace, dtype, arch, ahead=ahead), dict[str, int]()
     for limit in _limits(trace).values():
         for dim, rows in limit.items() if isinstance(limit, dict) else ():
             most[dim] = min(rows, most.get(dim, rows))
@@ -224,6 +197,7 @@ def _way(made: Program, trace: Trace, make: Make, most: Most) -> Way:
     cuts, limits = Cuts(), _limits(trace)
     while True:
         parts = launches_of(Grouping(trace, lambda n: _allows(most, limits[n]), cuts))
+        made.ahead(_next_recipes(made, parts))
         wrong = next((p for p in parts if not _is_made(made, make, p, cuts)), None)
         if wrong is None:
             return Way(most, tuple(parts), tuple(_steps(made, trace, parts)))
@@ -260,10 +234,8 @@ def _result(made: Program, make: Make, part: Part) -> Result:
 
     Raises RecipeError for a product of weights without rows, or with many.
     """
-    name, by_rows = _free_name(made, part), None
-    with suppress(*NO_KERNEL):
-        by_rows = part.by_rows(name)
-    fixed = part.kind is Kind.PRODUCT and _is_fixed(part) and not _is_batched(part)
+    name = _free_name(made.name, made.names, part)
+    by_rows, fixed = _by_rows(made, part, name), _is_of_few(part)
     if by_rows or not fixed:
         made.names.append(name)
     if by_rows and fixed:
@@ -273,12 +245,42 @@ def _result(made: Program, make: Make, part: Part) -> Result:
             result = make(by_rows)
             if _is_fast(result):
                 return result
-    if fixed:
+    plain = None if fixed else made.recipe(part, name, by_rows=False)
+    if plain is None:
         raise RecipeError(
             f"{operator_of(products_of(part.nodes)[0])} of rows of a static number: "
             "name them in `dynamic`, and kernels multiply them at the speed of memory"
         )
-    return make(part.recipe(name))
+    return make(plain)
+
+
+def _by_rows(made: Program, part: Part, name: str) -> Recipe | None:
+    """Return a part's recipe of any number of rows, if it has one."""
+    with suppress(*NO_KERNEL):
+        return made.recipe(part, name, by_rows=True)
+    return None
+
+
+def _is_of_few(part: Part) -> bool:
+    """Say whether only fast schedules serve a part: weights by rows of a static number."""
+    return part.kind is Kind.PRODUCT and _is_fixed(part) and not _is_batched(part)
+
+
+def _next_recipes(made: Program, parts: Sequence[Part]) -> list[Recipe]:
+    """Return what kernels of parts are made of first, if all of these become kernels."""
+    names, found = [*made.names], list[Recipe]()
+    for part in parts:
+        if part.kind is Kind.CALL or part.key in made.kernels or part.key in made.reasons:
+            continue
+        name = _free_name(made.name, names, part)
+        first = _by_rows(made, part, name)
+        with suppress(*NO_KERNEL):
+            if first is None and not _is_of_few(part):
+                first = made.recipe(part, name, by_rows=False)
+        if first is not None:
+            names.append(name)
+            found.append(first)
+    return found
 
 
 def _cut_otherwise(part: Part, cuts: Cuts) -> None:
@@ -364,14 +366,14 @@ def _of_weights(part: Part) -> bool:
     return any(all(isinstance(s, int) for s in part.trace.shape(n)) for n in weights)
 
 
-def _free_name(made: Program, part: Part) -> str:
+def _free_name(program: str, names: Sequence[str], part: Part) -> str:
     """Return a kernel's name, which no other of the program has, whatever became of that.
 
     So a program is cut to the same names where its kernels are known already.
     """
-    base = f"{made.name}_{part.name}"
-    numbered = (base if i == 1 else f"{base}_{i}" for i in range(1, len(made.names) + 2))
-    return next(name for name in numbered if name not in made.names)
+    base = f"{program}_{part.name}"
+    numbered = (base if i == 1 else f"{base}_{i}" for i in range(1, len(names) + 2))
+    return next(name for name in numbered if name not in names)
 
 
 def _steps(made: Program, trace: Trace, parts: Sequence[Part]) -> Iterator[Step]:

@@ -15,7 +15,8 @@ import mirage_kernels
 from mirage_kernels import constant_weights
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.ir import DType, dumps
-from mirage_kernels.generator.partition.program import Program, document_path, partitioned
+from mirage_kernels.generator.partition.document import document_path
+from mirage_kernels.generator.partition.program import Program, partitioned
 from mirage_kernels.generator.partition.trace import Function
 from mirage_kernels.generator.pipeline import Result, generate
 from mirage_kernels.generator.recipe import Recipe

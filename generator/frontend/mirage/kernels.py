@@ -20,7 +20,7 @@ from mirage_kernels.generator.frontend.positional.lower import Layout, flat, siz
 from mirage_kernels.generator.frontend.positional.program import Tensor
 from mirage_kernels.generator.ir import Graph, Node, Value, retile
 from mirage_kernels.generator.meaning.cost import estimate
-from mirage_kernels.generator.partition.program import Document, write_program
+from mirage_kernels.generator.partition.document import Document, write_program
 from mirage_kernels.generator.pipeline import Clock, Result, result_of
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape
