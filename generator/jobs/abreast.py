@@ -34,7 +34,12 @@ class Abreast:
         self.begun: dict[int, tuple[Request, Future[Told]]] = {}
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """Begin several kernels that will probably be taken, by the same request objects."""
+        """Begin several kernels that will probably be taken, by the same request objects.
+
+        Of those that were to begin before, only these are wanted still.
+        """
+        for key in self.begun.keys() - {*map(id, requests)}:
+            self.begun.pop(key)[1].cancel()
         new = [r for r in requests if id(r) not in self.begun]
         if self.processes == 1 or len(new) == 1:
             return

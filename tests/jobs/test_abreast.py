@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -98,6 +99,19 @@ def test_a_kernel_may_have_its_search_made_in_processes(start: Started) -> None:
     kernels, requests = start(searches), [*map(request_of, "ab")]
     kernels.begin(requests)
     assert None not in [kernels.take(request) for request in requests]
+
+
+def test_what_is_no_longer_wanted_does_not_begin(start: Started, tmp_path: Path) -> None:
+    def noted(request: Request, jobs: int) -> Any:
+        (tmp_path / request.name).touch()
+        time.sleep(0.3)
+        return made(request, jobs)
+
+    kernels, wanted = start(noted), [*map(request_of, "xy")]
+    kernels.begin([*map(request_of, "abcdefgh")])
+    kernels.begin(wanted)
+    assert None not in [kernels.take(request) for request in wanted]
+    assert len([*tmp_path.iterdir()]) <= len(wanted) + 2
 
 
 def test_closing_ends_what_still_runs(start: Started) -> None:
