@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
-from mirage_kernels.generator.commands.making import Made, abreast, generate_one
+from mirage_kernels.generator.commands.making import Made, abreast, generate_all, generate_one
 from mirage_kernels.generator.commands.models import generate_model
 from mirage_kernels.generator.errors import MirageError, ShapeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
@@ -89,10 +89,7 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
         terminal.table(rows, left=3)
         terminal.document({"folder": str(folder), "kernels": [_asked(r) for r in wanted]})
         return 0
-    with abreast(arguments) as others:  # once the first one has made the search of them all
-        made = [generate_one(wanted[0], arguments, terminal)]
-        others.begin(wanted[1:])
-        made += [generate_one(request, arguments, terminal, others) for request in wanted[1:]]
+    made = generate_all(wanted, arguments, terminal)
     with all_or_nothing():
         written = write([result for result, _ in made], folder)
     _report(made, terminal)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.jobs.abreast import Abreast
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
@@ -48,4 +49,29 @@ def generate_one(
             result = pipeline.generate(request, jobs=arguments.jobs, progress=progress, store=store)
             made = result, time.monotonic() - started
     terminal.note(f"  done     {request.name}  {made[1]:.1f} s")
+    return made
+
+
+def generate_all(
+    requests: Sequence[Request],
+    arguments: argparse.Namespace,
+    terminal: Terminal,
+    failed: Callable[[Request, MirageError], None] | None = None,
+) -> list[Made]:
+    """Generate kernels of one recipe: the first, which makes the search of all, then the others.
+
+    `failed` hears of what goes wrong, and the others are made all the same; without it that is
+    raised.
+    """
+    made = list[Made]()
+    with abreast(arguments) as others:
+        for i, request in enumerate(requests):
+            try:
+                made.append(generate_one(request, arguments, terminal, others))
+            except MirageError as error:
+                if failed is None:
+                    raise
+                failed(request, error)
+            if i == 0:
+                others.begin(requests[1:])
     return made

@@ -10,7 +10,7 @@ from pathlib import Path
 from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands import extension
-from mirage_kernels.generator.commands.making import Made, abreast, generate_one
+from mirage_kernels.generator.commands.making import Made, generate_all
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.decode_steps import Need, call_arguments, needs
 from mirage_kernels.generator.frontend.models import Model, load_model
@@ -128,11 +128,15 @@ def generate_model(arguments: argparse.Namespace, terminal: Terminal) -> int:
         terminal.document({"folder": str(folder), "kernels": [r.name for r in missing]})
         return 0
     made, written, failures = list[Made](), list[Path](), list[str]()
+
+    def failed(request: Request, error: MirageError) -> None:
+        failures.append(f"{request.name}: {error.sentence}")
+
     for alike in _by_recipe(missing):
-        some, failed = _made(alike, arguments, terminal)
+        some = generate_all(alike, arguments, terminal, failed)
         with all_or_nothing():
             written += write([result for result, _ in some], folder)
-        made, failures = [*made, *some], [*failures, *failed]
+        made += some
     print_kernels(made, terminal)
     for failure in failures:
         terminal.line(f"FAILED {failure}")
@@ -165,19 +169,3 @@ def _by_recipe(requests: Sequence[Request]) -> Iterator[list[Request]]:
     """Yield requests of one recipe after those of another: what is written is whole then."""
     for name in dict.fromkeys(request.recipe.name for request in requests):
         yield [request for request in requests if request.recipe.name == name]
-
-
-def _made(
-    requests: Sequence[Request], arguments: argparse.Namespace, terminal: Terminal
-) -> tuple[list[Made], list[str]]:
-    """Generate kernels; return what came of it, and sentences of what did not."""
-    made, failures = list[Made](), list[str]()
-    with abreast(arguments) as others:
-        for i, request in enumerate(requests):
-            try:
-                made.append(generate_one(request, arguments, terminal, others))
-            except MirageError as error:
-                failures.append(f"{request.name}: {error.sentence}")
-            if i == 0:  # it has made the search of them all
-                others.begin(requests[1:])
-    return made, failures

@@ -65,7 +65,7 @@ class Program:
     reasons: dict[frozenset[str], str] = field(default_factory=dict)
     ways: list[Way] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of recipes, those without a kernel too
-    ahead: Ahead = lambda recipes: None
+    ahead: Ahead | None = None
     recipes: dict[tuple[frozenset[str], str, bool], Recipe | None] = field(default_factory=dict)
 
     @property
@@ -125,7 +125,7 @@ class Program:
 
 
 def partitioned(
-    function: Function, dtype: DType, arch: str, make: Make, ahead: Ahead = lambda recipes: None
+    function: Function, dtype: DType, arch: str, make: Make, ahead: Ahead | None = None
 ) -> Program:
     """Cut a function into kernels, each made by `make`, and operators that PyTorch runs.
 
@@ -197,7 +197,8 @@ def _way(made: Program, trace: Trace, make: Make, most: Most) -> Way:
     cuts, limits = Cuts(), _limits(trace)
     while True:
         parts = launches_of(Grouping(trace, lambda n: _allows(most, limits[n]), cuts))
-        made.ahead(_next_recipes(made, parts))
+        if made.ahead is not None:
+            made.ahead(_next_recipes(made, parts))
         wrong = next((p for p in parts if not _is_made(made, make, p, cuts)), None)
         if wrong is None:
             return Way(most, tuple(parts), tuple(_steps(made, trace, parts)))

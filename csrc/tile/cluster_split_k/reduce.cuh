@@ -103,7 +103,7 @@ __device__ auto load_owned_rows(Block block, OutputTile tile, const T* tensor, S
 
 template <int kTiles, int kOwn>
 __device__ float early_value(const OwnSums<kTiles, kOwn>& early, OwnedElement e) {
-  return early.at[e.tile][e.vec][e.i];
+  return sum_over_warps(early, e);  // one value, where sums have theirs
 }
 
 // body(element) for all elements that this thread finishes; then stores the values that body passed

@@ -299,18 +299,18 @@ def _read_early(writer: Writer, program: TileProgram) -> None:
     """Write what asks for that while the first copies are under way."""
     early = _early(program)
     if not early:
-        return None
+        return
     writer.line(statements.output_tile(program))
     for s in early:
         read = f"{READ_EARLY[s.layout]}(out_tile, {statements.tensor_of(s, program)})"
         writer.line(f"auto {s.out}_early = {read};")
     asked = [f"{s.out}_early.ask();" for s in early]
     head, end = "const auto early = tile::behind_copies([&] {", "});"
-    if len(asked) == 1:
-        return writer.line(f"{head} {asked[0]} {end}")
-    with writer.block(head, end):
-        writer.write(*asked)
-    return None
+    if len(asked) == 1:  # as clang-format has it
+        writer.line(f"{head} {asked[0]} {end}")
+    else:
+        with writer.block(head, end):
+            writer.write(*asked)
 
 
 def _wait(writer: Writer, then: Statement, program: TileProgram) -> None:
