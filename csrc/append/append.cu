@@ -64,26 +64,45 @@ struct Raw {
   Vec16<T> at[2];
 };
 
-// Zeros where there is nothing to load.
-template <class T>
-__device__ Raw<T> load(const void* line, const Share& share) {
-  Raw<T> raw{};
-  if (line == nullptr || !share.any) return raw;
+// A thread's vectors of a line; null without a line, or where it has none.
+template <class Vec>
+struct Own {
+  Vec* at[2];
+};
+
+template <class Vec, class Void>
+__device__ Own<Vec> own_of(Void* line, const Share& share) {
+  Own<Vec> own{};
+  if (line == nullptr || !share.any) return own;
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
-    const uint4 vec = static_cast<const uint4*>(line)[share.vectors[s]];
+    own.at[s] = tile::found_early(reinterpret_cast<Vec*>(line) + share.vectors[s]);
+  }
+  return own;
+}
+
+// Zeros where there is nothing to load.
+template <class T>
+__device__ Raw<T> load(const Own<const uint4>& own) {
+  Raw<T> raw{};
+  if (own.at[0] == nullptr) return raw;
+#pragma unroll
+  for (int s = 0; s < 2; ++s) {
+    const uint4 vec = *own.at[s];
     raw.at[s] = reinterpret_cast<const Vec16<T>&>(vec);
   }
   return raw;
 }
+template <class T>
+__device__ Raw<T> load(const void* line, const Share& share) {
+  return load<T>(own_of<const uint4>(line, share));
+}
 
 template <class T>
-__device__ void store(void* line, const Share& share, const Raw<T>& raw) {
-  if (line == nullptr || !share.any) return;
+__device__ void store(const Own<uint4>& own, const Raw<T>& raw) {
+  if (own.at[0] == nullptr) return;
 #pragma unroll
-  for (int s = 0; s < 2; ++s) {
-    static_cast<uint4*>(line)[share.vectors[s]] = reinterpret_cast<const uint4&>(raw.at[s]);
-  }
+  for (int s = 0; s < 2; ++s) *own.at[s] = reinterpret_cast<const uint4&>(raw.at[s]);
 }
 
 template <class T>
@@ -276,12 +295,13 @@ __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ 
   if (args.constant_history) tile::launch_dependents();
   if (!args.constant_weights) tile::grid_dependency_wait();
   const Affine<T> affine = load_affine<T, kNorm>(args, line, share);
+  const T* const from = static_cast<const T*>(args.qkv) + token * args.qkv_token + line * kDepth;
+  const auto read = own_of<const uint4>(from, share);
   Raw<T> raw;
   const auto load_when_ready = [&] {
     tile::grid_dependency_wait();
     if (!args.constant_history) tile::launch_dependents();
-    const T* from = static_cast<const T*>(args.qkv) + token * args.qkv_token + line * kDepth;
-    raw = load<T>(from, share);
+    raw = load<T>(read);
   };
   if (!args.constant_history) load_when_ready();
   T* to = nullptr;
@@ -292,11 +312,12 @@ __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ 
   } else if (line < lines) {
     to = place_of<T>(args, args.v, token, line - values);
   }
+  auto written = own_of<uint4>(to, share);
   const Angles angles = load_angles<T>(args, number_of(args.positions, token), share);
   if (args.constant_history) load_when_ready();
   if (line >= values) {  // goes on without a place: its lanes are in the sums of others
-    store(to, share, raw);
-    to = nullptr;
+    store(written, raw);
+    written = {};
   }
 
   Elements x = widened(raw);
@@ -305,7 +326,7 @@ __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ 
     scale(x, affine, args.weight_offset);
   }
   rotate(x, angles, args.interleaved);
-  store(to, share, rounded<T>(x));
+  store(written, rounded<T>(x));
 }
 
 template <class T, int kDepth>

@@ -301,11 +301,15 @@ def tensor_of(s: Statement, program: TileProgram) -> str:
 
 def operands(writer: Writer, inputs: Sequence[Operand], program: TileProgram) -> None:
     """Write where inputs and results lie; what a program produces lies nowhere else."""
-    results = () if program.produces else program.results
-    lines = [(pointer(o, program), o) for o in inputs]
-    at = ((o, place_of(o, program)) for o in results)
-    lines += [(f"T* {o.name} = static_cast<T*>(args.outputs[{place}]);", o) for o, place in at]
-    writer.table([(line, operand_dims(o, program)) for line, o in lines])
+    pointers = [(pointer(o, program), operand_dims(o, program)) for o in inputs]
+    writer.table(pointers + ([] if program.produces else results(program)))
+
+
+def results(program: TileProgram) -> list[tuple[str, str]]:
+    """Return the lines that name results where they lie, with their dims."""
+    at = ((o, place_of(o, program)) for o in program.results)
+    lines = [(f"T* {o.name} = static_cast<T*>(args.outputs[{place}]);", o) for o, place in at]
+    return [(line, operand_dims(o, program)) for line, o in lines]
 
 
 def scalars(program: TileProgram, statements: Iterable[Statement] | None = None) -> list[str]:

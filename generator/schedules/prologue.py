@@ -18,7 +18,6 @@ from mirage_kernels.generator.emit.statements import (
     declared,
     launch_function,
     operand_dims,
-    pointer,
 )
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
@@ -176,11 +175,10 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     out = program.output
     lines = Lines(program, "token", Rows("AfterPrologue", program.roles.depth))
     writer.write(*lines.head(program.roles.depth, "kPrologueThreads<Config>"), "")
-    operands = [(pointer(o, program), operand_dims(o, program)) for o in program.inputs]
+    writer.line("const int64_t token = blockIdx.x;")
     made = f"T* {out.name} = static_cast<T*>(args.workspace);"
-    writer.table([*operands, (made, operand_dims(out, program))])
+    writer.table([*lines.places(), (made, operand_dims(out, program))])
     writer.write(
-        "const int64_t token = blockIdx.x;",
         *statements.scalars(program, program.lines),
         "",
         "tile::launch_prologue();",
@@ -189,11 +187,4 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     loads = [s for s in program.lines if s.do is Do.LOAD]
     loads.sort(key=lambda s: s.args[0] in optional)
     rest = [s for s in program.lines if s.do is not Do.LOAD]
-    rows = []
-    for s in loads:
-        operand = next(o for o in program.inputs if o.name == s.args[0])
-        line, how = operand.name, "load_line" if operand.optional else "load_if_given"
-        if s.layout is Layout.LINE:
-            line += f" + token * args.row_strides[{operand.index}]"
-        rows.append((f"const auto {s.out} = tile::{how}<Lines>({line});", s))
-    writer.table([*statements.rows_of(rows), *lines.table(rest)])
+    writer.table(lines.table([*loads, *rest]))

@@ -188,6 +188,21 @@ class Lines:
             pieces = f", pieces[{sums}][Config::kBlocks]" if self.rows.cluster else ""
             yield f"__shared__ float sums[{sums}][Lines::kWarps]{pieces};"
 
+    def places(self) -> list[tuple[str, str]]:
+        """Return where each line that is loaded lies, as code and comment."""
+        program = self.program
+        of_tokens = {s.args[0] for s in program.lines if s.layout is Layout.LINE}
+        table = []
+        for o in program.inputs:
+            terms = [f"{self.token} * args.row_strides[{o.index}]"] if o.name in of_tokens else []
+            terms += ["first"] if self.rows and self.rows.first else []
+            where = f", {' + '.join(terms)}" if terms else ""
+            how = "line_if_given" if o.optional else "line_at"
+            given = f"args.inputs[{statements.place_of(o, program)}]{where}"
+            code = f"const auto {o.name} = tile::{how}<Lines, T>({given});"
+            table.append((code, statements.operand_dims(o, program)))
+        return table
+
     def table(self, given: Sequence[Statement]) -> list[tuple[str, str]]:
         """Return each statement as code and comment; what is stored has the tensor's dims."""
         program = self.program
@@ -203,13 +218,12 @@ class Lines:
     def text(self, s: Statement) -> str:
         """Return a statement of lines as code."""
         program, rows, name = self.program, self.rows, s.args[0]
-        first = " + first" if rows and rows.first else ""
+        if s.do is Do.LOAD and rows:
+            return f"const auto {s.out} = {name}.load();"
         if s.do is Do.LOAD:
-            if s.layout is Layout.LINE:
-                index = next(o.index for o in program.inputs if o.name == name)
-                where = f"args.row_strides[{index}], {self.token}, {program.roles.tokens}"
-                name = f"tile::line_of({name}, {where})"
-            return f"const auto {s.out} = tile::load_line<Lines>({name}{first});"
+            index = next(o.index for o in program.inputs if o.name == name)
+            where = f"args.row_strides[{index}], {self.token}, {program.roles.tokens}"
+            return f"const auto {s.out} = tile::load_line<Lines>(tile::line_of({name}, {where}));"
         if s.do is Do.SUM:
             i = self.sums().index(s.out)
             parts = f", sums[{i}]" if rows else ""
@@ -217,6 +231,7 @@ class Lines:
             call = "sum_cluster" if rows and rows.cluster else "sum_line"
             return f"const float {s.out} = tile::{call}<Lines>({name}{parts});"
         if s.do is Do.STORE:
+            first = " + first" if rows and rows.first else ""
             place = f"{s.args[1]} + {self.token} * {program.roles.depth}{first}"
             return f"tile::store_line<Lines>({place}, {name});"
         if s.do is Do.KEEP:
@@ -274,10 +289,10 @@ def write_rows(writer: Writer, program: TileProgram, rows: Rows) -> None:
         if rows.cluster:
             writer.line("tile::arrive_cluster();")
         writer.line("")
-        statements.operands(writer, program.inputs, program)
-        writer.line(f"const int64_t {program.roles.tokens} = args.dims[0], token = {rows.token};")
+        writer.line(f"const int64_t token = {rows.token};")
         if rows.first:
             writer.line(f"const int first = {rows.first};")
+        writer.table([*lines.places(), *statements.results(program)])
         writer.write(*statements.scalars(program), "")
         loads = [s for s in program.lines if s.do is Do.LOAD]
         if shared := [s for s in loads if s.layout is Layout.LINE_VECTOR]:

@@ -50,3 +50,12 @@ def test_other_kernels_start_the_next_at_once(name: str) -> None:
     for code in kernels(name):
         assert code.count(START) == 1
         assert code.index(START) < code.index(WAIT)
+
+
+def test_where_a_kernel_of_rows_loads_from_is_found_before_its_wait() -> None:
+    (code,) = kernels("rms_norm_residual/K4096_fp16")
+    behind = len(code) - code[::-1].index(WAIT)
+    loads = [line for line in code[behind:] if line.startswith("ld.global")]
+    assert len(loads) == 2 * 4096 // (4 * 32 * 8)  # of two rows, by four warps
+    found = {line.split()[1].rstrip(",") for line in code[behind:] if len(line.split()) > 2}
+    assert not found & {line[line.index("[") + 1 :].split("]")[0].split("+")[0] for line in loads}

@@ -173,7 +173,7 @@ def test_few_tokens_need_no_workspace(kernel: Kernels) -> None:
 def test_what_follows_starts_when_the_kernels_before_have_ended(kernel: Kernels) -> None:
     text = emit_cuda(kernel(PROLOGUE[0]))
     front = text[text.index("layer_norm_linear_prologue(") : text.index("launch(AfterPrologue")]
-    assert front.index("launch_prologue()") < front.index("load_if_given")
+    assert front.index("launch_prologue()") < front.index(".load()")
     behind = "return launch(RegisterOperand<Config>{}, tile::launch_behind(args, 0, K), stream);"
     assert behind in text
 

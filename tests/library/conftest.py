@@ -7,6 +7,9 @@ for one kernel per case and dtype.
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -44,12 +47,24 @@ def cases() -> Mapping[str, Case]:
 
 @pytest.fixture(scope="session")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each call of pretended/calls.py prints, with kernels that print what they get."""
+    """What each call of pretended/calls.py prints, with kernels that print what they get.
+
+    The first of the processes that pytest runs side by side compiles them.
+    """
     import pretend
 
     if not pretend.has_sources():
         pytest.skip("an installed wheel holds no sources")
-    return pretend.what_calls_print(tmp_path_factory.mktemp("pretended") / "mirage_kernels")
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    found = shared / "pretended.json"
+    with (shared / "pretended.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            folder = tmp_path_factory.mktemp("pretended")
+            found.write_text(json.dumps(pretend.what_calls_print(folder / "mirage_kernels")))
+    said: dict[str, str] = json.loads(found.read_text())
+    return said
 
 
 @pytest.fixture

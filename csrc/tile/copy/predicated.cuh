@@ -40,6 +40,28 @@ __device__ Edge<T, Stride, kEvenLines, kEvenDepth> edge(const T* tensor, Stride 
           extent.depth};
 }
 
+template <class Step>
+struct StageBuffer;  // tile/sliced_k/pipeline.cuh
+
+// What a lane copies of a tile of tokens in every step, found before the kernel waits.
+template <class Step, class T, bool kEvenDepth>
+struct LaneEdge {
+  const T* first;
+  int64_t stride;
+  int lines, depth;  // left in the tensor from there on
+  int at;            // byte of a segment
+};
+
+template <class Step, bool kEvenDepth, class T>
+__device__ LaneEdge<Step, T, kEvenDepth> lane_edge(const T* tensor, int64_t stride, Extent extent) {
+  constexpr int kVectors16 = StageBuffer<Step>::kSegmentVectors;
+  const int line = lane() / kVectors16, vec = lane() % kVectors16;
+  const int first = extent.first_line + line;
+  return {found_early(tensor + first * stride + vec * kLaneDepth), found_early(stride),
+          found_early(extent.lines - first), extent.depth - vec * kLaneDepth,
+          found_early(StageBuffer<Step>::offset(line, vec))};
+}
+
 // A [depth] tensor: one line that all lanes read.
 template <bool kEvenDepth, class T>
 __device__ Edge<T, Static<0>, true, kEvenDepth> depth_edge(const T* tensor, int depth) {
@@ -142,6 +164,24 @@ __device__ void copy(StageBuffer buffer, Fragment<kDims, T, kLines, kChunks> Ste
       }
     }
   }
+}
+
+// The same of tokens.
+template <Cache kCache, class Step, Dims kDims, class T, int kLines, int kChunks, bool kEvenDepth>
+__device__ void copy(StageBuffer<Step> buffer, Fragment<kDims, T, kLines, kChunks> Step::* field,
+                     const LaneEdge<Step, T, kEvenDepth>& edge, int k) {
+  if (buffer.prefetches > 0) return;
+  using Buffer = StageBuffer<Step>;
+  constexpr int kLinesPerCopy = kWarpLanes / Buffer::kSegmentVectors;
+  static_assert(kLinesPerCopy % 2 == 0, "offsets of such lines apart are sums");
+  constexpr int kSegments = kChunks / Buffer::kSegmentChunks;
+  unrolled<kLines, kSegments, kLineTile / kLinesPerCopy>([&](int i, int s, int n) {
+    const int c = s * Buffer::kSegmentChunks, line = i * kLineTile + n * kLinesPerCopy;
+    const bool inside = line < edge.lines && (kEvenDepth || k + c * kChunkDepth < edge.depth);
+    char* const to = buffer.segment(field, i, c) + Buffer::offset(n * kLinesPerCopy, 0);
+    copy_16_bytes<kCache>(to + edge.at, edge.first + k + line * edge.stride + c * kChunkDepth,
+                          inside);
+  });
 }
 
 // buffer.field[:] = tensor[k : k + kDepth]. Eight lanes copy the same vector, each for itself,

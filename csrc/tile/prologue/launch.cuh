@@ -17,12 +17,6 @@ __device__ inline void launch_prologue() {
   launch_dependents();
 }
 
-// line[:] of a tensor that is not optional.
-template <class Map, class T>
-__device__ Line<Map, T> load_if_given(const T* line) {
-  return load_if<Map>(true, line);
-}
-
 // The main kernel's call: input `index` is the workspace, lines of `depth` elements.
 inline LaunchArgs launch_behind(const LaunchArgs& args, int index, int64_t depth) {
   LaunchArgs given = args;

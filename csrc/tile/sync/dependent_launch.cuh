@@ -44,6 +44,24 @@ __device__ inline void grid_dependency_wait() {
   if (kNextStartsAfterWait) launch_dependents_now();
 }
 
+// A pointer to device memory, found here. Left alone, nvcc finds addresses right before they are
+// used, behind grid_dependency_wait(), where every instruction makes the kernel longer: before it
+// there is time.
+template <class T>
+__device__ T* found_early(T* at) {
+  size_t address = __cvta_generic_to_global(at);
+  asm volatile("" : "+l"(address));
+  return static_cast<T*>(__cvta_global_to_generic(address));
+}
+__device__ inline int found_early(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+__device__ inline int64_t found_early(int64_t number) {
+  asm volatile("" : "+l"(number));
+  return number;
+}
+
 // Prefetches the cache line of an address into L2; without PDL kernels do not overlap and it would
 // be no use.
 __device__ inline void prefetch_l2(const void* at) {

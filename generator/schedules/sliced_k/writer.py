@@ -211,6 +211,8 @@ def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
             where = f"{stride}, group, first_token, {roles.depth}"
             return f"{left} tile::gathered_line<kEvenDepth>({name}, {where});"
     where = f"{stride}, {{{first}, {roles.depth}}}"
+    if s.layout is Layout.TOKENS:
+        return f"{left} tile::lane_edge<Step, kEvenDepth>({name}, {where});"
     return f"{left} tile::edge<{even}, kEvenDepth>({name}, {where});"
 
 

@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const int M = static_cast<int>(args.dims[0]);
   const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;
 
-  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
+  const auto x_edge =
+      tile::lane_edge<Step, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
   const auto gate_weight_edge =
       tile::edge<kEvenRows, kEvenDepth>(gate_weight, tile::Static<K>{}, {first_row, N, K});
   const auto up_weight_edge =

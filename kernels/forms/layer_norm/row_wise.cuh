@@ -21,18 +21,18 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   __shared__ float sums[2][Lines::kWarps];
   tile::launch_dependents();
 
-  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
-  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
-  const T* norm_bias = static_cast<const T*>(args.inputs[2]);    // [K]
-  T* out = static_cast<T*>(args.outputs[0]);                     // [M, K]
-  const int64_t M = args.dims[0], token = blockIdx.x;
+  const int64_t token = blockIdx.x;
+  const auto x = tile::line_at<Lines, T>(args.inputs[0], token * args.row_strides[0]);  // [M, K]
+  const auto norm_weight = tile::line_at<Lines, T>(args.inputs[1]);                     // [K]
+  const auto norm_bias = tile::line_if_given<Lines, T>(args.inputs[2]);                 // [K]
+  T* out = static_cast<T*>(args.outputs[0]);                                            // [M, K]
   const float eps = args.scalars[0];
 
   if (!args.constant_weights) tile::grid_dependency_wait();
-  const auto norm_weight_line = tile::load_line<Lines>(norm_weight);  // [K]
-  const auto norm_bias_line = tile::load_line<Lines>(norm_bias);      // [K]
+  const auto norm_weight_line = norm_weight.load();  // [K]
+  const auto norm_bias_line = norm_bias.load();      // [K]
   tile::grid_dependency_wait();
-  const auto x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[0], token, M));
+  const auto x_tile = x.load();                                                          // [M, K]
   const float sum_x = tile::sum_line<Lines>(x_tile, sums[0]);                            // [M]
   const float mean_x = tile::div(sum_x, K);                                              // [M]
   const auto x_minus_mean_x = tile::sub<float>(x_tile, mean_x);                          // [M, K]

@@ -24,17 +24,17 @@ __global__ void __launch_bounds__(kPrologueThreads<Config>)
   using Lines = tile::Lines<K, kPrologueThreads<Config>>;
   __shared__ float sums[2][Lines::kWarps];
 
-  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
-  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
-  const T* norm_bias = static_cast<const T*>(args.inputs[2]);    // [K]
-  T* x_made = static_cast<T*>(args.workspace);                   // [M, K]
   const int64_t token = blockIdx.x;
+  const auto x = tile::line_at<Lines, T>(args.inputs[0], token * args.row_strides[0]);  // [M, K]
+  const auto norm_weight = tile::line_at<Lines, T>(args.inputs[1]);                     // [K]
+  const auto norm_bias = tile::line_at<Lines, T>(args.inputs[2]);                       // [K]
+  T* x_made = static_cast<T*>(args.workspace);                                          // [M, K]
   const float eps = args.scalars[0];
 
   tile::launch_prologue();
-  const auto x_tile = tile::load_if_given<Lines>(x + token * args.row_strides[0]);       // [M, K]
-  const auto norm_weight_tile = tile::load_if_given<Lines>(norm_weight);                 // [K]
-  const auto norm_bias_tile = tile::load_if_given<Lines>(norm_bias);                     // [K]
+  const auto x_tile = x.load();                                                          // [M, K]
+  const auto norm_weight_tile = norm_weight.load();                                      // [K]
+  const auto norm_bias_tile = norm_bias.load();                                          // [K]
   const float sum_x = tile::sum_line<Lines>(x_tile, sums[0]);                            // [M]
   const float mean_x = tile::div(sum_x, K);                                              // [M]
   const auto x_minus_mean_x = tile::sub<float>(x_tile, mean_x);                          // [M, K]

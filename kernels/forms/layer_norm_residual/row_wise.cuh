@@ -22,22 +22,21 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   __shared__ float sums[2][Lines::kWarps];
   tile::launch_dependents();
 
-  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
-  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
-  const T* norm_bias = static_cast<const T*>(args.inputs[2]);    // [K]
-  const T* residual = static_cast<const T*>(args.inputs[3]);     // [M, K]
-  T* out = static_cast<T*>(args.outputs[0]);                     // [M, K]
-  T* total = static_cast<T*>(args.outputs[1]);                   // [M, K]
-  const int64_t M = args.dims[0], token = blockIdx.x;
+  const int64_t token = blockIdx.x;
+  const auto x = tile::line_at<Lines, T>(args.inputs[0], token * args.row_strides[0]);  // [M, K]
+  const auto norm_weight = tile::line_at<Lines, T>(args.inputs[1]);                     // [K]
+  const auto norm_bias = tile::line_if_given<Lines, T>(args.inputs[2]);                 // [K]
+  const auto residual = tile::line_at<Lines, T>(args.inputs[3], token * args.row_strides[3]);
+  T* out = static_cast<T*>(args.outputs[0]);    // [M, K]
+  T* total = static_cast<T*>(args.outputs[1]);  // [M, K]
   const float eps = args.scalars[0];
 
   if (!args.constant_weights) tile::grid_dependency_wait();
-  const auto norm_weight_line = tile::load_line<Lines>(norm_weight);  // [K]
-  const auto norm_bias_line = tile::load_line<Lines>(norm_bias);      // [K]
+  const auto norm_weight_line = norm_weight.load();  // [K]
+  const auto norm_bias_line = norm_bias.load();      // [K]
   tile::grid_dependency_wait();
-  const auto x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[0], token, M));
-  const auto residual_tile =
-      tile::load_line<Lines>(tile::line_of(residual, args.row_strides[3], token, M));
+  const auto x_tile = x.load();                                              // [M, K]
+  const auto residual_tile = residual.load();                                // [M, K]
   const auto total_tile = tile::add<float>(x_tile, residual_tile);           // [M, K]
   const float sum_total = tile::sum_line<Lines>(total_tile, sums[0]);        // [M]
   const float mean_sum = tile::div(sum_total, K);                            // [M]

@@ -71,7 +71,8 @@ __device__ void lora_linear(const LaunchArgs& args, char* shared) {
   uint64_t& tag = producers.tag(shared + Shared::kBytes);
   if (threadIdx.x == 0) tag = tile::new_tag();
 
-  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
+  const auto x_edge =
+      tile::lane_edge<Step, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
   const auto lora_a_edge =
       tile::edge<kEvenRows, kEvenDepth>(lora_a, tile::Static<K>{}, {first_row, R, K});
 

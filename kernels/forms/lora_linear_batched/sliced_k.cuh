@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
     tile::sync_intermediate<kWarps>();
     return;
   }
-  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
+  const auto x_edge =
+      tile::lane_edge<Step, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
   const auto weight_edge =
       tile::edge<kEvenRows, kEvenDepth>(weight, tile::Static<K>{}, {first_row, N, K});
 

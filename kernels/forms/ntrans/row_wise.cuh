@@ -21,17 +21,17 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   __shared__ float sums[2][Lines::kWarps];
   tile::launch_dependents();
 
-  const T* h = static_cast<const T*>(args.inputs[0]);      // [M, K]
-  const T* x = static_cast<const T*>(args.inputs[1]);      // [M, K]
-  const T* alpha = static_cast<const T*>(args.inputs[2]);  // [K]
-  T* out = static_cast<T*>(args.outputs[0]);               // [M, K]
-  const int64_t M = args.dims[0], token = blockIdx.x;
+  const int64_t token = blockIdx.x;
+  const auto h = tile::line_at<Lines, T>(args.inputs[0], token * args.row_strides[0]);  // [M, K]
+  const auto x = tile::line_at<Lines, T>(args.inputs[1], token * args.row_strides[1]);  // [M, K]
+  const auto alpha = tile::line_at<Lines, T>(args.inputs[2]);                           // [K]
+  T* out = static_cast<T*>(args.outputs[0]);                                            // [M, K]
 
   if (!args.constant_weights) tile::grid_dependency_wait();
-  const auto alpha_line = tile::load_line<Lines>(alpha);  // [K]
+  const auto alpha_line = alpha.load();  // [K]
   tile::grid_dependency_wait();
-  const auto h_tile = tile::load_line<Lines>(tile::line_of(h, args.row_strides[0], token, M));
-  const auto x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[1], token, M));
+  const auto h_tile = h.load();                                                         // [M, K]
+  const auto x_tile = x.load();                                                         // [M, K]
   const auto x_squared = tile::mul<float>(x_tile, x_tile);                              // [M, K]
   const float sum_x_squared = tile::sum_line<Lines>(x_squared, sums[0]);                // [M]
   const tile::Root root_sum_x_squared = tile::sqrt(sum_x_squared);                      // [M]

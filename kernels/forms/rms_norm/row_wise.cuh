@@ -21,17 +21,17 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   __shared__ float sums[1][Lines::kWarps];
   tile::launch_dependents();
 
-  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
-  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
-  T* out = static_cast<T*>(args.outputs[0]);                     // [M, K]
-  const int64_t M = args.dims[0], token = blockIdx.x;
+  const int64_t token = blockIdx.x;
+  const auto x = tile::line_at<Lines, T>(args.inputs[0], token * args.row_strides[0]);  // [M, K]
+  const auto norm_weight = tile::line_at<Lines, T>(args.inputs[1]);                     // [K]
+  T* out = static_cast<T*>(args.outputs[0]);                                            // [M, K]
   const float eps = args.scalars[0];
   const float weight_offset = args.scalars[1];
 
   if (!args.constant_weights) tile::grid_dependency_wait();
-  const auto norm_weight_line = tile::load_line<Lines>(norm_weight);  // [K]
+  const auto norm_weight_line = norm_weight.load();  // [K]
   tile::grid_dependency_wait();
-  const auto x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[0], token, M));
+  const auto x_tile = x.load();                                           // [M, K]
   const auto x_squared = tile::mul<float>(x_tile, x_tile);                // [M, K]
   const float sum_x_squared = tile::sum_line<Lines>(x_squared, sums[0]);  // [M]
   const auto weight_offset_plus_norm_weight = tile::add<float>(norm_weight_line, weight_offset);

@@ -68,14 +68,15 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const float eps = args.scalars[0];
   const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;
 
-  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
+  const auto x_edge =
+      tile::lane_edge<Step, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
   const auto norm_weight_edge = tile::depth_edge<kEvenDepth>(norm_weight, K);
   const auto gate_weight_edge =
       tile::edge<kEvenRows, kEvenDepth>(gate_weight, tile::Static<K>{}, {first_row, N, K});
   const auto up_weight_edge =
       tile::edge<kEvenRows, kEvenDepth>(up_weight, tile::Static<K>{}, {first_row, N, K});
   const auto residual_edge =
-      tile::edge<false, kEvenDepth>(residual, args.row_strides[4], {first_token, M, K});
+      tile::lane_edge<Step, kEvenDepth>(residual, args.row_strides[4], {first_token, M, K});
 
   tile::TokenPartial<kTokens> total_squared;     // [M]
   tile::Accum<kRows, kTokens> scaled_product;    // [N, M]

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const float weight_offset = args.scalars[1];
   const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;
 
-  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
+  const auto x_edge =
+      tile::lane_edge<Step, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
   const auto norm_weight_edge = tile::depth_edge<kEvenDepth>(norm_weight, K);
   const auto weight_edge =
       tile::edge<kEvenRows, kEvenDepth>(weight, tile::Static<K>{}, {first_row, N, K});

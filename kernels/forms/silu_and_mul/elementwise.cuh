@@ -20,17 +20,15 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   using Lines = tile::Lines<Config::kLine, kThreads>;
   tile::launch_dependents();
 
-  const T* gate = static_cast<const T*>(args.inputs[0]);  // [M, N]
-  const T* up = static_cast<const T*>(args.inputs[1]);    // [M, N]
-  T* out = static_cast<T*>(args.outputs[0]);              // [M, N]
-  const int64_t M = args.dims[0], token = blockIdx.x / (N / Config::kLine);
+  const int64_t token = blockIdx.x / (N / Config::kLine);
   const int first = blockIdx.x % (N / Config::kLine) * Config::kLine;
+  const auto gate = tile::line_at<Lines, T>(args.inputs[0], token * args.row_strides[0] + first);
+  const auto up = tile::line_at<Lines, T>(args.inputs[1], token * args.row_strides[1] + first);
+  T* out = static_cast<T*>(args.outputs[0]);  // [M, N]
 
   tile::grid_dependency_wait();
-  const auto gate_tile =
-      tile::load_line<Lines>(tile::line_of(gate, args.row_strides[0], token, M) + first);
-  const auto up_tile =
-      tile::load_line<Lines>(tile::line_of(up, args.row_strides[1], token, M) + first);
+  const auto gate_tile = gate.load();                                    // [M, N]
+  const auto up_tile = up.load();                                        // [M, N]
   const auto silu_gate = tile::silu<float>(gate_tile);                   // [M, N]
   const auto up_times_silu_gate = tile::mul<float>(up_tile, silu_gate);  // [M, N]
   tile::store_line<Lines>(out + token * N + first, up_times_silu_gate);  // [M, N]
