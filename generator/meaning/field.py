@@ -260,7 +260,8 @@ def matmul_mod(a: Int, b: Int, modulus: int) -> Int:
     total = np.zeros((), np.int64)
     for i in range(0, depth, _DEPTH):
         sums = limbs[..., i : i + _DEPTH] @ b[..., i : i + _DEPTH, :].astype(np.float64)
-        high, middle, low = np.split(sums.astype(np.int64), 3, -2)
+        whole = sums.astype(np.int64)
+        high, middle, low = (whole[..., n * rows : (n + 1) * rows, :] for n in range(3))
         upper = (high % modulus << _LIMB) + middle  # below 2^54, as sums are below 2^53
         total = (total + (upper % modulus << _LIMB) + low) % modulus
     return np.asarray(total)

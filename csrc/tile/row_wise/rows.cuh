@@ -60,8 +60,8 @@ struct LineAt {
 };
 
 // tensor[at : at + kDepth]. Found before grid_dependency_wait(), and without asking whether there
-// is such a line, all loads of a kernel are in flight together right behind that (rms_norm of one
-// token: 1.0 us instead of 1.2, with a residual 1.2 instead of 1.5; H200, warm).
+// is such a line, all loads of a kernel are in flight together right behind that (one token, H200:
+// rms_norm of 4096 1.3 us instead of 1.5, with a residual, 3584, 1.5 instead of 2.0).
 template <class Map, class T>
 __device__ LineAt<Map, T> line_at(const void* tensor, int64_t at = 0) {
   return {found_early(static_cast<const T*>(tensor) + at + Map::vec(0) * kLaneDepth), true};
