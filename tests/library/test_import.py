@@ -48,13 +48,13 @@ def test_every_module_registers_what_it_needs() -> None:
     """Each is imported in a process forked off one that has torch alone."""
     modules = sorted({*mirage_kernels._HOME.values()})
     program = f"""
-import os, torch
+import os, sys, torch
 for module in {modules}:
     if not os.fork():
         __import__(module)
         os._exit(0)
     if os.wait()[1]:
-        print(module)
+        sys.exit(f"importing {{module}} fails")
 """
     assert run_python(program) == ""
 

@@ -64,8 +64,7 @@ def test_a_kernel_of_a_new_shape_is_made_and_loaded_without_a_checkout(
     assert ran(site, tmp_path, "-c", ASK, MIRAGE_KERNELS_PATH="mine").split()[0] == "True"
 
 
-# Sizes that share kernels: queries, keys and values with the logits, both other products.
-SMALL = {"hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 768}
+SMALL = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "vocab_size": 1024}
 SMALL |= {"num_attention_heads": 8, "num_key_value_heads": 2}
 
 
@@ -77,7 +76,7 @@ def test_a_model_decodes_with_kernels_that_were_made_for_its_config(
     pytest.importorskip("transformers")
     path = script("users_path")
     _, said = path.walked(site, tmp_path, "cpu", path.CONFIG | SMALL)
-    assert "rms_norm_gated_mlp/K512_N512_bf16" in said["loaded"]
-    assert any("2 x rms_norm_gated_mlp K=512, N=512" in line for line in said["report"])
+    assert "rms_norm_gated_mlp/K512_N1024_bf16" in said["loaded"]
+    assert any("2 x rms_norm_gated_mlp K=512, N=1024" in line for line in said["report"])
     assert said["tokens"] == 48
     assert said["differs_at"] is None or said["tied_there"]

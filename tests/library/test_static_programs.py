@@ -23,7 +23,7 @@ example_inputs = {"x": torch.empty(ROWS, K), "n": torch.empty(K),
     "gate_up": torch.empty(2 * N, K), "down": torch.empty(K, N)}
 """
 K, N = 1024, 2048
-SIZES = ((16,), (4, 16), (65,))
+SIZES = ((1,), (16,), (4, 16), (65,))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_its_kernels_compute_it(block: Path, rows: tuple[int, ...], promised: bo
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", SIZES[:2])
+@pytest.mark.parametrize("rows", SIZES[:3])
 def test_its_kernels_run_in_a_graph(block: Path, rows: tuple[int, ...]) -> None:
     mirage_kernels.load(block)
     given, program = tensors(rows, "cuda"), mirage_kernels.program("block")
