@@ -93,10 +93,6 @@ __device__ Raw<T> load(const Own<const uint4>& own) {
   }
   return raw;
 }
-template <class T>
-__device__ Raw<T> load(const void* line, const Share& share) {
-  return load<T>(own_of<const uint4>(line, share));
-}
 
 template <class T>
 __device__ void store(const Own<uint4>& own, const Raw<T>& raw) {
@@ -174,7 +170,8 @@ struct Affine {
 template <class T>
 __device__ Raw<T> load_head(const PerHead& heads, int head, const Share& share) {
   if (heads.at == nullptr) return {};
-  return load<T>(static_cast<const T*>(heads.at) + head * heads.head, share);
+  const T* const line = static_cast<const T*>(heads.at) + head * heads.head;
+  return load<T>(own_of<const uint4>(line, share));
 }
 
 // Of the head that a line is: of q, then of k. Lines of v have none, and RMS has no bias.

@@ -191,7 +191,8 @@ class Lines:
     def places(self) -> list[tuple[str, str]]:
         """Return where each line that is loaded lies, as code and comment."""
         program = self.program
-        of_tokens = {s.args[0] for s in program.lines if s.layout is Layout.LINE}
+        loads = (s for s in program.lines if s.do is Do.LOAD)
+        of_tokens = {s.args[0] for s in loads if s.layout is Layout.LINE}
         table = []
         for o in program.inputs:
             terms = [f"{self.token} * args.row_strides[{o.index}]"] if o.name in of_tokens else []

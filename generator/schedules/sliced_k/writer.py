@@ -196,23 +196,17 @@ def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
     if s.layout is Layout.DEPTH:
         edge = "optional_edge" if operand.optional else "depth_edge<kEvenDepth>"
         return f"{left} tile::{edge}({name}, {roles.depth});"
-    even, first, stride = (
-        "false",
-        f"first_token, {roles.tokens}",
-        f"tile::Static<{roles.depth}>{{}}",
-    )
-    if inner is not None:
-        even, first = f"kEven{inner.name}", f"0, {inner.name}"
-    elif s.layout is Layout.ROWS:
-        even, first = "kEvenRows", f"first_row, {statements.all_rows(program)}"
-    else:
+    if s.layout is Layout.TOKENS:
         stride = f"args.row_strides[{operand.index}]"
         if program.produces and program.stacked:
             where = f"{stride}, group, first_token, {roles.depth}"
             return f"{left} tile::gathered_line<kEvenDepth>({name}, {where});"
-    where = f"{stride}, {{{first}, {roles.depth}}}"
-    if s.layout is Layout.TOKENS:
+        where = f"{stride}, {{first_token, {roles.tokens}, {roles.depth}}}"
         return f"{left} tile::lane_edge<Step, kEvenDepth>({name}, {where});"
+    even, first = "kEvenRows", f"first_row, {statements.all_rows(program)}"
+    if inner is not None:
+        even, first = f"kEven{inner.name}", f"0, {inner.name}"
+    where = f"tile::Static<{roles.depth}>{{}}, {{{first}, {roles.depth}}}"
     return f"{left} tile::edge<{even}, kEvenDepth>({name}, {where});"
 
 
