@@ -120,6 +120,14 @@ class Space:
         """Say whether blocks loop over what they have of an axis's dim."""
         return self.loop is not None and self.loop.dim == axis.dim
 
+    def runs(self, node: Node) -> bool:
+        """Say whether a node of the loop is a peak of all its steps so far.
+
+        One of values that differ from step to step along its dims has one for each step.
+        """
+        loop = self.loop.dim if self.loop else ""
+        return node.op == "peak" and bool(loop) and loop not in node.out.type.names
+
     def with_tiles(self, tiles: Mapping[str, int]) -> Space:
         """Return the same space with other tile sizes, given by `tile_key`."""
         cut = [a.with_tile(tiles.get(a.tile_key, a.tile)) for a in self.axes]

@@ -100,7 +100,7 @@ class Launch:
     ) -> None:
         """Evaluate nodes in order, `at` a step of the loop, after the values of the one before.
 
-        A `peak` is the bound of this step's values, or of all since the loop began.
+        A `peak` is the bound of this step's values, or of all since the loop began if it runs.
         """
         step, earlier = at or (0, {})
         for node in nodes:
@@ -110,7 +110,7 @@ class Launch:
                 continue
             x, seed = found[node.args[0]], self.seed(node.name, point, step)
             bound = self.arithmetic.peak(self.arithmetic.lift(x), x.dims.index(node.over), seed)
-            if earlier:
+            if earlier and self.space.runs(node):
                 bound = self.arithmetic.higher(earlier[node.name].parts, bound)
             dims = tuple(d for d in x.dims if d != node.over)
             found[node.name] = self.arithmetic.made(node, dims, bound)

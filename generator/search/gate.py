@@ -6,8 +6,8 @@ and results of its matrix products, as separate PyTorch kernels do, and computes
 Of several results each must pass; the output's errors are recorded.
 The distributions are chosen so that overflow shows: activations with outliers of 3e4 meet norm
 weights of up to 4, which is normal for a network and beyond fp16 if multiplied before normalising.
-The error must also be of the size of a few roundings of the result: an unfused program may be no
-measure at all.
+The error must also be of the size of a few roundings, or of what the program has in fp32 throughout
+(of nearly equal numbers' differences, say): an unfused program may be no measure at all.
 Where a recipe masks positions, one more has short lengths and large garbage beyond them, as buffers
 of keys and values have: a peak that covers what is masked makes all that is seen underflow. The
 spec's masks say which elements of which inputs nothing looks at; that results do not depend on them
@@ -75,6 +75,7 @@ STALE = Distribution("stale", 1.0, garbage=1e4, length_share=1 / 8)
 # so many times that of the exact result, rounded once, or of a number of usual size.
 ROUNDINGS = 8
 EPSILON = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
+ORDER = ROUNDINGS * 2.0**-24  # error up to which fp32 results differ by the order of sums alone
 
 SAME = 1e-9  # relative difference of float64 results up to which they are the same
 
@@ -104,7 +105,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One exact result where a distribution says, the errors of a rounding and of the unfused."""
+    """One exact result where a distribution says, the errors of a rounding and of the unfused.
+
+    `in_fp32` evaluates the program in fp32 throughout.
+    """
 
     exact: Array
     at: Bools
@@ -112,6 +116,13 @@ class Wanted:
     unfused: float
     finite: Bools  # where the unfused program's result is finite
     unfused_there: float
+    in_fp32: Callable[[], Array]
+
+    @property
+    def roundings(self) -> float:
+        """The largest error that looks like rounding and not like overflow."""
+        error = relative_error(self.in_fp32(), self.exact, at=self.at)
+        return ROUNDINGS * max(self.rounded, error if np.isfinite(error) else 0.0)
 
 
 @dataclass(frozen=True)
@@ -204,9 +215,8 @@ class Gate:
         for reference in self.references:
             made = results(cut, reference.inputs, storage)
             for name, wanted in reference.wanted.items():
-                judged = [self._judged(name, *pair) for pair in zip(made, wanted, strict=True)]
-                found.append(judged[0])
-        return tuple(found)
+                found.append([self._judged(name, *each) for each in zip(made, wanted, strict=True)])
+        return tuple(judged[0] for judged in found)
 
     def _judged(self, name: str, made: Array, wanted: Wanted) -> Measured:
         where, exact, at = f"on the distribution {name!r}", wanted.exact, wanted.at
@@ -222,10 +232,9 @@ class Gate:
                     f"the unfused program's {wanted.unfused_there:.2e}"
                 )
         error, beyond = relative_error(made, exact, at=at), ""
-        if not error <= self.recipe.tolerance * wanted.unfused:
-            times = f"{self.recipe.tolerance:g} times the unfused program's"
-            beyond = f"{times} {wanted.unfused:.2e}"
-        elif np.isfinite(error) and error > ROUNDINGS * wanted.rounded:
+        if not error <= max(ORDER, self.recipe.tolerance * wanted.unfused):
+            beyond = f"{self.recipe.tolerance:g} times the unfused program's {wanted.unfused:.2e}"
+        elif ROUNDINGS * wanted.rounded < error < np.inf and error > wanted.roundings:
             beyond = f"{ROUNDINGS} times that of a rounding, {wanted.rounded:.2e}"
         if beyond:
             raise VerifyError(f"error {error:.2e} {where} is more than {beyond}")
@@ -282,14 +291,19 @@ class Gate:
             Array(a.dims, (np.asarray(a.parts[0], np.float32),)) if a.real else a for a in inputs
         ]
         theirs = results(self.unfused(), narrow, array_reading(STORAGE, sizes))
-        pairs = list(zip(exact, theirs, strict=True))
+        safe = with_precision(self.safe, DType.FP32)
+        in_fp32 = cache(lambda: results(safe, narrow, array_reading(STORAGE, sizes)))
+        both = enumerate(zip(exact, theirs, strict=True))
+        pairs = [(*pair, lambda i=i: in_fp32()[i]) for i, pair in both]
         wanted = {
             name: [self._wanted(rows, *pair, far=far) for pair in pairs]
             for name, rows in drawn.rows.items()
         }
         return Reference(narrow, wanted)
 
-    def _wanted(self, rows: Array, exact: Array, unfused: Array, *, far: bool) -> Wanted:
+    def _wanted(
+        self, rows: Array, exact: Array, unfused: Array, in_fp32: Callable[[], Array], *, far: bool
+    ) -> Wanted:
         chosen = np.asarray(rows.over(exact.dims).parts[0], np.bool_)
         at = np.broadcast_to(chosen, exact.parts[0].shape)
         if self.spec.of("where"):  # rows of which a mask hides everything, scores that it hides
@@ -301,7 +315,7 @@ class Gate:
             rounding = error
         finite = np.isfinite(unfused.over(exact.dims).parts[0])
         there = relative_error(unfused, exact, at=finite & at)
-        return Wanted(exact, at, max(EPSILON[self.dtype], rounding), error, finite, there)
+        return Wanted(exact, at, max(EPSILON[self.dtype], rounding), error, finite, there, in_fp32)
 
     def unfused(self) -> Graph:
         """Return the spec as separate kernels would run it: rounded around matrix products."""
@@ -375,7 +389,7 @@ def rounded(exact: Array, dtype: DType) -> Array:
 def relative_error(found: Array, exact: Array, *, at: Bools | None = None) -> float:
     """Return ||found - exact|| / ||exact||, at some places or all; 0 where both are 0.
 
-    Infinite where a finite result became inf or nan.
+    Infinite where a finite result became inf or nan, or 0 became another number.
     """
     places = ... if at is None else at
     a = np.asarray(found.over(exact.dims).parts[0], np.float64)[places]
@@ -383,4 +397,4 @@ def relative_error(found: Array, exact: Array, *, at: Bools | None = None) -> fl
     if not np.isfinite(a).all():
         return float("inf")
     off, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
-    return off / size if size or off else 0.0
+    return off / size if size else float("inf") if off else 0.0

@@ -29,9 +29,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mirage_kernels.generator.ir import (
+    OPS,
     Builder,
     DType,
     Graph,
+    Kind,
     Level,
     Node,
     TensorType,
@@ -123,23 +125,42 @@ class _Rewrite:
     def exp(self, node: Node) -> None:
         """Take exp relative to the peak of its argument along the dims that it is summed along."""
         (argument,) = node.args
-        dims, reached = set[str](), {node.name}
-        for user in self.graph.nodes:  # operands first
-            if reached & {*user.args}:
-                reached |= {v.name for v in user.outs}
-                dims |= {user.over} if user.op in ("sum", "contract") else set()
-        dims &= {*self.builder.types[argument].names}
+        dims = self.summed_along(node.name) & {*self.builder.types[argument].names}
         if not dims:
             self.keep(node)
             return
-        peak = self.seen(node, argument)
-        for dim in sorted(dims):
+        peak, space = self.seen(node, argument), self.graph.space
+        loop = space.loop.dim if space is not None and space.loop is not None else ""
+        for dim in sorted(dims, key=lambda d: (parts_of(d) != parts_of(loop), d)):  # that one runs
             peak = self.add("peak", (peak,), "peak", over=dim)
             if dim in self.held:  # all blocks of a cluster agree before they go on
                 peak = self.add("combine_max", (peak,), "common_peak", over=dim)
         lowered = self.add("sub", (argument, peak), f"lowered_{argument}")
         self.builder.add(replace(node, args=(lowered,)))
         self.degrees[node.name] = {peak: 1}
+
+    def summed_along(self, name: str) -> set[str]:
+        """Return the dims along which an exp is summed up before its peak cancels.
+
+        What is computed of sums with other peaks than this would not be relative to one of its own.
+        """
+        dims, powers = set[str](), {name: 1}
+        for user in self.graph.nodes:  # operands first
+            found = [powers.get(a, 0) for a in user.args]
+            if not any(found):
+                continue
+            if user.op in ("sum", "contract"):
+                dims.add(user.over)
+            if user.op in ("mul", "contract"):
+                power = sum(found)
+            elif user.op == "div":
+                power = found[0] - found[1]
+            else:
+                op = OPS[user.op]
+                has_law = op.kind is not Kind.ELEMENTWISE or op.arity > 1 or op.name == "neg"
+                power = max(found) if has_law else 0
+            powers |= dict.fromkeys((v.name for v in user.outs), power)
+        return dims
 
     def seen(self, node: Node, argument: str) -> str:
         """Return exp's argument where the program looks at it, minus infinity where it masks it."""

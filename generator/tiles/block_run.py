@@ -300,9 +300,9 @@ class BlockRun(Machine[Statement, None]):
         index, shape = self.mine(s, self.program.tiles[s.tile].dims)
         if 0 in shape:
             return
-        values = self.of_cluster(s.value, index)
+        values = self.of_cluster(s.value, index, shape)
         if s.peak:
-            peaks = self.of_cluster(s.peak, index)
+            peaks = self.of_cluster(s.peak, index, shape)
             with np.errstate(all="ignore"):
                 factors = np.exp(peaks - peaks.max(axis=0))
             values = np.where(factors == 0, 0.0, values * factors)
@@ -318,11 +318,12 @@ class BlockRun(Machine[Statement, None]):
         own = share(shape, rank, len(self.cluster))
         return {d: np.broadcast_to(x, shape)[own] for d, x in index.items()}, [own.sum()]
 
-    def of_cluster(self, name: str, index: Index) -> Array:
-        """Read a tile of every block of the cluster."""
+    def of_cluster(self, name: str, index: Index, shape: Sequence[int]) -> Array:
+        """Read a tile of every block of the cluster, the same along dims that it has not."""
         if self.block.has_arrived:
             raise TileError(f"{name} of other blocks is read behind the last that a block reads")
-        return np.stack([other.lend(name, index) for other in self.cluster])
+        read = (other.lend(name, index) for other in self.cluster)
+        return np.stack([np.broadcast_to(values, shape) for values in read])
 
     def store(self, s: Store) -> None:
         p, b, output, value = self.program, self.block, s.output, s.value

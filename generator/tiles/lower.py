@@ -341,7 +341,7 @@ class _Lowering:
         if node in self.products:
             return self.product(node, into, factor)
         value, other = (*node.args, "")[:2]
-        running = node.op == "peak" and phase is Phase.LOOP
+        running = phase is Phase.LOOP and self.space.runs(node)
         op = joined_by(node)
         carried = running or carry is not None
         s = Reduce((), (), into.name, value, other, op, node.over, carried, factor)

@@ -19,6 +19,7 @@ from mirage_kernels.generator.language import (
     Tensor,
     contract,
     exp,
+    log,
     positions,
     softmax,
     sum,
@@ -34,10 +35,10 @@ from mirage_kernels.generator.search.gate import (
     STALE,
     Gate,
     Measured,
-    Wanted,
     hidden_positions,
 )
 from mirage_kernels.generator.search.scores import MIXED, TARGETS, near, scores_of
+from mirage_kernels.generator.search.stabilise import _Rewrite
 from mirage_kernels.generator.search.verify import Prover
 
 Fused = Callable[..., Graph]
@@ -70,7 +71,8 @@ def test_errors_beside_an_overflow_of_the_unfused_program_are_held_against_its_o
     (usual,) = own.references[0].wanted["unit"]
     off = Array(usual.exact.dims, (usual.exact.parts[0] * 1.04,))  # what is made is 4 % away
     finite = usual.at & (np.arange(usual.at.size).reshape(usual.at.shape) % 2 == 0)
-    wanted = Wanted(off, usual.at, 1.0, 1.0, finite, unfused_there=theirs)
+    wanted = replace(usual, exact=off, rounded=1.0, unfused=1.0, finite=finite)
+    wanted = replace(wanted, unfused_there=theirs)
     own.__dict__["references"] = (replace(own.references[0], wanted={"unit": [wanted]}),)
     says = pytest.raises(VerifyError, match="where the unfused program is finite")
     with says if refused else nullcontext():
@@ -317,3 +319,41 @@ def test_what_one_row_sees_is_not_hidden_from_it_by_the_masks_of_others() -> Non
     spec = Small({"s": "ML", "v": "L", "n": "M:int"}, averaged).spec()
     assert hidden_in(spec, [2, 3]) == {"v"}  # beyond both lengths
     assert hidden_in(spec, [2, 6]) == set()
+
+
+def of_rows(program: Callable[..., Tensor], reference: Callable, *inputs: str) -> Gate:
+    shapes = dict.fromkeys(inputs, "M N")
+    recipe = Recipe(inputs=shapes, output="", dynamic={"M": 64}, reference=reference)(program)
+    return Gate(trace(recipe, Shape("a test", {"N": 40}), DType.BF16), recipe, DType.BF16)
+
+
+def test_one_peak_for_rows_far_from_each_other_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def total(x: Tensor) -> Tensor:
+        return sum(log(sum(exp(x), "N")), "M")
+
+    own = of_rows(total, lambda x: x.logsumexp(-1).sum(), "x")
+    assert own.measure(own.unfused())
+    monkeypatch.setattr(_Rewrite, "summed_along", lambda self, name: {"M", "N"})
+    with pytest.raises(VerifyError, match="outliers"):
+        own.measure(replace(own).unfused())
+
+
+def test_an_error_may_be_what_fp32_makes_of_differences() -> None:
+    """Of numbers beside 1 logarithms are small, and cancel: no program in fp32 is accurate."""
+
+    def divergence(x: Tensor, y: Tensor) -> Tensor:
+        p, q = (softmax(v, "N") for v in (x, y))
+        return sum(sum(p * (log(p) - log(q)), "N"), "M")
+
+    def reference(x, y):
+        p, q = x.softmax(-1), y.softmax(-1)
+        return (p * (p.log() - q.log())).sum()
+
+    own = of_rows(divergence, reference, "x", "y")
+    usual = next(r for r in own.references if "tiny" in r.wanted)
+    (tiny,) = usual.wanted["tiny"]
+    off = replace(tiny, exact=Array((), (tiny.exact.parts[0] * 1.04,)), unfused=1.0)
+    for wanted, refused in ((off, False), (replace(off, in_fp32=lambda: off.exact), True)):
+        own.__dict__["references"] = (replace(usual, wanted={"tiny": [wanted]}),)
+        with pytest.raises(VerifyError, match="a rounding") if refused else nullcontext():
+            own.measure(own.unfused())

@@ -221,6 +221,35 @@ def test_a_logarithm_gets_the_peak_back(at: float) -> None:
     np.testing.assert_allclose(run(safe(spec), at), run(spec, 0) + at, rtol=1e-12)
 
 
+ROWS_SUMMED = {
+    "logarithms": Small({"s": "ML"}, lambda s: sum(logsumexp(s), "M")),
+    "shares": Small({"s": "ML"}, lambda s: sum(sum(softmax(s, "L") * s, "L"), "M")),
+}
+
+
+@pytest.mark.parametrize("name", ROWS_SUMMED)
+def test_rows_that_are_summed_up_have_peaks_of_their_own(name: str) -> None:
+    graph = safe(ROWS_SUMMED[name].spec())
+    assert {n.over for n in nodes(graph, "peak")} == {"L"}
+    levels = HUGE * np.arange(3)
+    found = run(graph, 0, s=np.tile(levels[:, None], (1, 11)))
+    wanted = levels.sum() + (3 * np.log(11) if name == "logarithms" else 0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_of_sums_along_two_dims_the_peak_runs_along_the_loop_first() -> None:
+    spec = Small({"s": "ML"}, lambda s: log(sum(sum(exp(s), "L"), "M"))).spec()
+    goal = goal_of(spec, DType.FP16)
+    found = [lower(p, goal) for p in proved_programs(spec, Limits(block_ops=10))]
+    looped = [g for g in found if any(b.body and b.body.space.loop for b in g.blocks)]
+    assert looped
+    for graph in map(safe, looped):
+        np.testing.assert_allclose(run(graph, HUGE), run(safe(spec), 0) + HUGE, rtol=1e-9)
+    for graph in {form(g): safe(g) for g in looped}.values():
+        short, sizes = shortened(retile(graph, {"L": 32, "M": 16, parts_of("L"): 64}))
+        compare(short, block_programs(short, 64, 3), sizes)
+
+
 @pytest.mark.parametrize("log_of", [logsumexp, lambda s: s - logsumexp(s)])
 def test_what_the_search_finds_for_a_logarithm_of_a_sum_is_proved(
     log_of: Callable[[Tensor], Tensor],
