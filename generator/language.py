@@ -166,6 +166,36 @@ def elu(x: Tensor) -> Tensor:
     return apply("elu", x)
 
 
+def erf(x: Tensor) -> Tensor:
+    """2 / sqrt(pi) times the integral of exp(-t^2) for t from 0 to x."""
+    return apply("erf", x)
+
+
+def floor(x: Tensor) -> Tensor:
+    """The largest whole number that is not above x."""
+    return apply("floor", x)
+
+
+def round_half_even(x: Tensor) -> Tensor:
+    """The nearest whole number, of two the even one, as torch.round."""
+    return apply("round", x)
+
+
+def greater(a: Tensor | float, b: Tensor | float) -> Tensor:
+    """1 where a > b, 0 elsewhere: a number, where `a < b` of positions is a truth value."""
+    return apply("gt", a, b)
+
+
+def greater_equal(a: Tensor | float, b: Tensor | float) -> Tensor:
+    """1 where a >= b, 0 elsewhere."""
+    return apply("ge", a, b)
+
+
+def masked(condition: Tensor, x: Tensor) -> Tensor:
+    """x where a number is not 0, 0 elsewhere, whatever x is there."""
+    return apply("masked", condition, x)
+
+
 def soft_cap(x: Tensor, cap: Tensor | float) -> Tensor:
     """cap * tanh(x / cap)."""
     return tanh(x / cap) * cap

@@ -57,8 +57,18 @@ ELEMENTWISE = {
     "tanh": "2 * tl.sigmoid(2 * {0}) - 1",
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
+    "erf": "tl.erf({0})",
+    "floor": "tl.floor({0})",
+    # Adding 3 * 2^22 rounds what is smaller than 2^22.
+    "round": (
+        "tl.where(tl.abs({0}) < 4194304.0, {0} + 12582912.0 - 12582912.0, tl.floor({0} + 0.5))"
+    ),
+    "gt": "tl.where({0} > {1}, 1.0, 0.0)",
+    "ge": "tl.where({0} >= {1}, 1.0, 0.0)",
+    "masked": "tl.where({0} != 0.0, {1}, 0.0)",
 }
 _OWN = {"max": "maximum", "abs": "magnitude", "sin": "sine", "cos": "cosine"}
+_OWN |= {"gt": "greater", "ge": "greater_equal", "floor": "whole_below", "round": "nearest_whole"}
 _NAMES = re.compile(r"(?<!::)\b[A-Za-z_]\w*")
 
 

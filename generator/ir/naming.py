@@ -8,7 +8,7 @@ from mirage_kernels.generator.ir import TensorType
 
 _LONG = 20  # characters: a longer operand name is not repeated in a result's name
 _NOUNS = {"sqrt": "root", "rsqrt": "inverse_root", "neg": "minus", "amax": "largest"}
-_MASKS = {"less": "mask", "both": "mask", "where": "masked"}
+_MASKS = {"less": "mask", "both": "mask", "where": "masked", "gt": "above", "ge": "at_least"}
 
 
 def stem(name: str) -> str:

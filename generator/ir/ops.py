@@ -36,7 +36,8 @@ class Op:
 _UNARY = (
     *("neg", "exp", "log", "sqrt", "rsqrt", "square"),
     *("sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
-    *("abs", "softplus", "mish", "elu", "sin", "cos"),
+    *("abs", "softplus", "mish", "elu", "sin", "cos", "erf"),
+    *("floor", "round"),  # ties to even
 )
 
 OPS: dict[str, Op] = {
@@ -52,6 +53,9 @@ OPS: dict[str, Op] = {
         Op("mul", Kind.ELEMENTWISE, 2, commutative=True),
         Op("div", Kind.ELEMENTWISE, 2),
         Op("max", Kind.ELEMENTWISE, 2, commutative=True),
+        Op("gt", Kind.ELEMENTWISE, 2),  # numbers in, 1 where a > b, 0 elsewhere
+        Op("ge", Kind.ELEMENTWISE, 2),  # the same of a >= b
+        Op("masked", Kind.ELEMENTWISE, 2),  # masked(c, a): a where c is not 0, 0 elsewhere
         Op("less", Kind.ELEMENTWISE, 2),  # positions in, truth values out
         Op("both", Kind.ELEMENTWISE, 2, commutative=True),  # logical and
         Op("where", Kind.ELEMENTWISE, 3),  # where(condition, a, b)

@@ -18,7 +18,10 @@ from mirage_kernels.generator.meaning.walk import Reading, Rule, reading, walk
 from mirage_kernels.generator.target import Target
 
 # Elementwise ops that cost a multiply-add; others take a division or a special function.
-CHEAP = ("add", "sub", "mul", "square", "neg", "less", "both", "max", "relu", "where")
+CHEAP = (
+    *("add", "sub", "mul", "square", "neg", "less", "both", "max", "relu", "where"),
+    *("floor", "round", "gt", "ge", "masked"),
+)
 FUNCTION = 8  # multiply-adds
 
 

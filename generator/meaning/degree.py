@@ -11,15 +11,21 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import combinations_with_replacement
 
 from mirage_kernels.generator.ir import Axis, Graph, Kind, Node, Space, count, ops_of_kind, parts_of
 from mirage_kernels.generator.ir.ops import MAXIMA
 from mirage_kernels.generator.meaning import expsums
 from mirage_kernels.generator.meaning.expsums import Coordinates, Extents, Fraction
-from mirage_kernels.generator.meaning.field import CONSTANTS_BELOW
+from mirage_kernels.generator.meaning.field import CONSTANTS_BELOW, LAWLESS_OF_TWO
 from mirage_kernels.generator.meaning.walk import Reading, Rule, reading, results
+
+
+def _called_of_two(op: str, name: str, a: Fraction, b: Fraction) -> Fraction:
+    """Return a random function of the sum of one of each operand."""
+    return (a.called(op, f"{name}.0") + b.called(op, f"{name}.1")).called(op, name)
+
 
 _RULES: dict[str, Callable[..., Fraction]] = {  # from the node's name and its operands
     "neg": lambda name, a: a,
@@ -31,9 +37,8 @@ _RULES: dict[str, Callable[..., Fraction]] = {  # from the node's name and its o
     "div": lambda name, a, b: a / b,
     "rsqrt": lambda name, a: expsums.number(1) / a.called("sqrt", name),
     # A random permutation's inverse of a sum of its values: f'(f(a) + f(b)).
-    "max": lambda name, a, b: (a.called("max", f"{name}.0") + b.called("max", f"{name}.1")).called(
-        "max", name
-    ),
+    "max": lambda name, a, b: _called_of_two("max", name, a, b),
+    **{op: partial(_called_of_two, op) for op in LAWLESS_OF_TWO},
     "less": lambda name, a, b: expsums.mask(a, b),
     "both": lambda name, a, b: expsums.mask(a, b),
     "where": lambda name, *args: expsums.where(*args),

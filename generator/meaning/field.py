@@ -36,8 +36,9 @@ SAFE_PRIMES = (2147483579, 2147483123, 2147482763, 2147481563)
 
 LAWLESS = (
     *("sqrt", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
-    *("abs", "softplus", "mish", "elu", "sin", "cos"),
+    *("abs", "softplus", "mish", "elu", "sin", "cos", "erf", "floor", "round"),
 )
+LAWLESS_OF_TWO = ("gt", "ge", "masked")
 
 WHOLE_BELOW = 2.0**53  # numbers from here on are like those that are not whole
 CONSTANTS_BELOW = 2.0**8  # so are constants: large whole factors would leave no bound
@@ -118,6 +119,11 @@ class Field:
         key = _key_of(name) ^ self.key
         mixed = scramble(_ints(x[0]), key)
         return self._residues(scramble(mixed ^ _ints(x[1]), key) if len(x) == 2 else mixed, key)
+
+    def function_of_two(self, name: str, a: Parts, b: Parts) -> Parts:
+        """Return a random function of two numbers: of the sum of a random function of each."""
+        both = (self.function(f"{i} {name}", x) for i, x in enumerate((a, b)))
+        return self.function(name, self.each(np.add, *both))
 
     def _residues(self, mixed: Int, key: int) -> Parts:
         wide = (mixed, scramble(mixed, key)) if self.exponents else (mixed,)
@@ -300,6 +306,7 @@ def field_arithmetic(field: Field) -> Arithmetic:
         "rsqrt": lambda x: field.inverse(field.function("sqrt", x)),
         "max": field.maximum,
         **{name: partial(field.function, name) for name in LAWLESS},
+        **{name: partial(field.function_of_two, name) for name in LAWLESS_OF_TWO},
     }
     assert set(elementwise) | {"less", "both", "where"} == set(ops_of_kind(Kind.ELEMENTWISE))
 

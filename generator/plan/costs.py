@@ -25,7 +25,10 @@ from mirage_kernels.generator.plan.layouts import (
 )
 from mirage_kernels.generator.target import Target
 
-SIMPLE = ("neg", "square", "relu", "add", "sub", "mul", "max", "less", "both", "where")
+SIMPLE = (
+    *("neg", "square", "relu", "add", "sub", "mul", "max", "less", "both", "where"),
+    *("floor", "round", "gt", "ge", "masked"),
+)
 PAIRED = ("add", "sub", "mul")  # two 2-byte values at a time (csrc/tile/math/elementwise.cuh)
 MMA_M, MMA_N, MMA_K = 16, 8, 16  # m16n8k16, PTX ISA
 TMA_TILE_ROWS = 256  # of a tensor copy at most, PTX ISA

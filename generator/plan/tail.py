@@ -22,7 +22,12 @@ LARGEST_EXPONENT = 88.0  # whose exponential is an fp32 number
 # Exact where it matters: whether the result is zero for all numbers that operands stand for.
 PAST: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("neg", "silu", "gelu", "gelu_tanh", "tanh", "relu"), lambda a: a),
-    **dict.fromkeys(("abs", "mish", "elu"), lambda a: a),
+    **dict.fromkeys(("abs", "mish", "elu", "erf"), lambda a: a),
+    "floor": math.floor,
+    "round": round,
+    "gt": lambda a, b: float(a > b),
+    "ge": lambda a, b: float(a >= b),
+    "masked": lambda c, a: a if c else 0.0,
     "sin": math.sin,
     "cos": math.cos,
     "softplus": lambda a: max(a, 0.0) + math.log1p(math.exp(-abs(a))),

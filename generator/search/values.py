@@ -48,6 +48,7 @@ from mirage_kernels.generator.search.sketch import (
 from mirage_kernels.generator.search.vocabulary import Vocabulary
 
 LOAD = "load"  # the step that takes a value from a tensor or a constant
+ROOM = 1 / 16  # of the budget, for what becomes of another kernel's result where it is used up
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class Saturation(Values):
     def run(self) -> None:
         """Saturate: try every op on every value that has not been tried yet, and all before it."""
         before, words = self.tried, self.vocabulary
+        most = max(words.most_values, before + int(words.most_values * ROOM))
         while self.tried < len(self.values):
             for step in self._steps_at(self.tried):
                 value = self._make(step)
@@ -133,7 +135,7 @@ class Saturation(Values):
                 if value not in self.numbers:
                     depth = 1 + max(self.depths[i] for i in step.args)
                     too_deep = depth > words.limits.block_ops
-                    if too_deep or len(self.values) >= words.most_values:
+                    if too_deep or len(self.values) >= most:
                         self.counts.pruned["depth" if too_deep else "budget"] += 1
                         continue
                     self._number(value, depth)

@@ -40,7 +40,10 @@ from mirage_kernels.generator.tiles.triton_formulas import (
 from mirage_kernels.generator.tiles.triton_host import Host, Launch
 
 TILE = 64  # of every axis while a muGraph is lowered: the text has names for extents
-ZERO_AT_ZERO = ("neg", "square", "relu", "silu", "gelu", "gelu_tanh", "tanh", "abs", "mish", "elu")
+ZERO_AT_ZERO = (
+    *("neg", "square", "relu", "silu", "gelu", "gelu_tanh", "tanh", "abs", "mish", "elu"),
+    *("erf", "floor", "round"),
+)
 
 
 def emit_triton(

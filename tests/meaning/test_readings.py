@@ -44,6 +44,12 @@ def test_real_numbers_have_every_elementwise_op(arithmetic: Arithmetic) -> None:
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_the_writers_have_a_word_for_every_elementwise_op(op: str) -> None:
     own = {"max": "maximum", "abs": "magnitude", "sin": "sine", "cos": "cosine"}  # CUDA's own
+    own |= {
+        "gt": "greater",
+        "ge": "greater_equal",
+        "floor": "whole_below",
+        "round": "nearest_whole",
+    }
     assert statements.vocabulary(op) == attention.word_of(op) == own.get(op, op)
     operands = [f"operand_{i}" for i in range(OPS[op].arity)]
     assert all(o in statements.ELEMENTWISE[op].format(*operands) for o in operands)

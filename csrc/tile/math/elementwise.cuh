@@ -128,6 +128,9 @@ MIRAGE_TILE_PAIRED(sub, Sub, a - b, __hsub2(a, b))
 MIRAGE_TILE_PAIRED(mul, Mul, (a * b), __hmul2(a, b))
 MIRAGE_TILE_UNPAIRED(div, Div, quotient(a, b))
 MIRAGE_TILE_UNPAIRED(maximum, Maximum, larger(a, b))
+MIRAGE_TILE_UNPAIRED(greater, Greater, (a > b ? 1.0f : 0.0f))
+MIRAGE_TILE_UNPAIRED(greater_equal, GreaterEqual, (a >= b ? 1.0f : 0.0f))
+MIRAGE_TILE_UNPAIRED(masked, Masked, (a != 0.0f ? b : 0.0f))
 MIRAGE_TILE_UNARY(neg, Neg, -a)
 MIRAGE_TILE_UNARY(exp, Exp, expf(a))
 MIRAGE_TILE_UNARY(log, Log, logf(a))
@@ -146,6 +149,9 @@ MIRAGE_TILE_UNARY(mish, Mish, mish_of(a))
 MIRAGE_TILE_UNARY(sine, Sine, sinf(a))
 MIRAGE_TILE_UNARY(cosine, Cosine, cosf(a))
 MIRAGE_TILE_UNARY(elu, Elu, elu_of(a))
+MIRAGE_TILE_UNARY(erf, Erf, erff(a))
+MIRAGE_TILE_UNARY(whole_below, WholeBelow, floorf(a))
+MIRAGE_TILE_UNARY(nearest_whole, NearestWhole, rintf(a))  // ties to even
 
 // A square root. What is divided by it is multiplied by its reciprocal, which is no subnormal
 // number: one serves all elements of a line, where each quotient takes six instructions more.

@@ -1,0 +1,66 @@
+"""Triton programs of functions and comparisons, in Triton's interpreter.
+
+Triton reads TRITON_INTERPRET when it is imported: this file runs itself in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+
+from mirage_kernels.generator.frontend.from_torch import from_torch
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.pipeline import generate
+from mirage_kernels.generator.request import Request
+
+
+def functions(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    whole = torch.round(3 * x) + torch.floor(2 * y) * torch.erf(x)
+    return whole + torch.where(x > y, torch.log(x), y) - (x >= 0) * y
+
+
+def examples() -> list[torch.Tensor]:
+    x, y = (torch.randn((5, 96), generator=torch.Generator().manual_seed(i)) for i in range(2))
+    y[:, :20] = x[:, :20]
+    x[:, 30:40] = torch.arange(-5, 5) * 0.5  # what is rounded lies between two numbers
+    x[0, 0], x[0, 1], y[0, 2] = torch.nan, torch.inf, -torch.inf
+    return [x.half(), y.half()]
+
+
+def main(path: str) -> None:
+    """Run the program, and compare it with PyTorch."""
+    spec = spec_from_file_location("program", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    given = examples()
+    wanted = functions(*(x.double() for x in given))
+    assert wanted.isnan().any()
+    found = module.functions(*(x.flatten() for x in given)).reshape(wanted.shape).double()
+    torch.testing.assert_close(found, wanted, atol=2e-3, rtol=2e-3, equal_nan=True)
+
+
+def test_functions_are_those_of_pytorch(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    recipe = from_torch(functions, dict(zip("xy", examples(), strict=True)))
+    request = Request(recipe, recipe.shapes[0], DType.FP16, "sm_90a")
+    files = generate(request, jobs=1, progress=lambda event: None).files
+    (text,) = (text for name, text in files.items() if name.endswith("triton.py"))
+    path = tmp_path / "functions.py"
+    path.write_text(text)
+    env = os.environ | {"TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, __file__, str(path)], env=env, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
