@@ -13,6 +13,7 @@ from typing import Any
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend import losses
 from mirage_kernels.generator.frontend.chosen import Chosen
+from mirage_kernels.generator.frontend.functions import FUNCTIONS
 from mirage_kernels.generator.frontend.masks import (
     causal,
     exponentials,
@@ -132,22 +133,29 @@ def _attention(
 
 
 def _power(s: Steps, x: Operand, power: Operand) -> Tensor:
-    known: dict[float, Callable[[Tensor], Tensor]] = {
-        2.0: lambda x: s("square", x),
-        3.0: lambda x: s("mul", s("square", x), x),
-        0.5: lambda x: s("sqrt", x),
-        -0.5: lambda x: s("rsqrt", x),
-        -1.0: lambda x: s("div", 1.0, x),
-        1.5: lambda x: s("mul", x, s("sqrt", x)),
-        4.0: lambda x: s("square", s("square", x)),
-        -2.0: lambda x: s("div", 1.0, s("square", x)),
-    }
+    """Return products for whole exponents, with a root for their halves; others by logarithms."""
     if isinstance(x, int | float) and x > 0 and isinstance(power, Tensor):
         return s("exp", s("mul", power, math.log(x)))
-    if isinstance(x, Tensor) and isinstance(power, int | float) and float(power) in known:
-        return known[float(power)](x)
-    said = "a tensor" if isinstance(power, Tensor) else repr(power)
-    raise GraphError(f"pow with the exponent {said}", f"exponents: {', '.join(map(str, known))}")
+    if not isinstance(x, Tensor) or isinstance(power, Tensor) or not math.isfinite(power):
+        said = "a tensor" if isinstance(power, Tensor) else repr(power)
+        raise GraphError(f"pow with the exponent {said}", "exponents are finite numbers")
+    known: dict[float, Callable[[Tensor], Tensor]] = {
+        0.5: lambda x: s("sqrt", x),
+        -0.5: lambda x: s("rsqrt", x),
+        1.5: lambda x: s("mul", x, s("sqrt", x)),
+    }
+    if power in known:
+        return known[power](x)
+    if power != round(power) or abs(power) > MOST_FACTORS or not power:
+        return s("exp", s("mul", s("log", x), power))
+    made = _product(s, x, int(abs(power)))
+    return made if power > 0 else s("div", 1.0, made)
+
+
+def _product(s: Steps, x: Tensor, factors: int) -> Tensor:
+    """Return a number times itself, so many factors, by squares."""
+    half = s("square", _product(s, x, factors // 2)) if factors > 1 else x
+    return s("mul", half, x) if factors > 1 and factors % 2 else half
 
 
 def _weight_norm(s: Steps, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
@@ -190,9 +198,9 @@ def _dropout(s: Steps, x: Tensor, p: float, train: bool) -> Tensor:
 
 
 def _leaky_relu(s: Steps, x: Tensor, slope: float = 0.01) -> Tensor:
-    if not 0 <= slope <= 1:
-        raise GraphError(f"leaky_relu with the slope {slope}", "slopes are between 0 and 1")
-    return s("max", x, s("mul", x, slope))
+    if 0 <= slope <= 1:
+        return s("max", x, s("mul", x, slope))
+    return s("add", s("relu", x), s("mul", s.minimum(x, 0.0), slope))
 
 
 def _amax(s: Steps, x: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
@@ -269,12 +277,14 @@ def _einsum(s: Steps, equation: str, operands: Sequence[Tensor], path: object = 
     return s.permute(whole, [dims.index(d) for d in result])
 
 
+MOST_FACTORS = 16  # of a power
 _UNARY = (
     *("exp", "log", "sqrt", "rsqrt", "sigmoid", "silu", "tanh", "relu", "neg", "square"),
     *("abs", "mish", "sin", "cos"),
 )
 _SAME = ("to", "_to_copy", "contiguous", "clone", "detach", "alias", "type_as")
 ATEN: Mapping[str, Callable[..., Any]] = {
+    **FUNCTIONS,
     **{name: (lambda s, x, op=name: s(op, x)) for name in _UNARY},
     **dict.fromkeys((*_SAME, "lift_fresh_copy", "identity"), _same),
     "add": _binary("add"),
@@ -333,6 +343,9 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "smooth_l1_loss": losses.smooth_l1,
     "huber_loss": losses.huber,
     "kl_div": losses.divergence,
+    "binary_cross_entropy_with_logits": losses.cross_entropy_of_logits,
+    "soft_margin_loss": losses.soft_margin,
+    "margin_ranking_loss": losses.margin_ranking,
     "triplet_margin_loss": losses.triplet,
     "cosine_similarity": losses.cosine,
     "linear": _linear,

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.counting import with_sizes
 from mirage_kernels.generator.frontend.dim_names import Dynamic
 from mirage_kernels.generator.frontend.export import (
@@ -142,6 +143,7 @@ def longer_by(
 def _portion(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]) -> Portion:
     """Return all that torch.export makes of a function."""
     program = exported(function, examples)
+    as_numbers(program.graph)
     return Portion(
         name_of(function),
         [n for n in program.graph.nodes if n.op not in ("placeholder", "output")],

@@ -40,6 +40,36 @@ def divergence(
     return reduced(s, s("mul", value, s("sub", log, x)), reduction)
 
 
+def cross_entropy_of_logits(
+    s: Steps,
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Tensor:
+    """softplus(-x) * y + softplus(x) * (1 - y): that of shares sigmoid(x)."""
+    if pos_weight is None:
+        made = s("sub", s("softplus", x), s("mul", x, y))
+    else:
+        positive = s("mul", s("mul", s("softplus", s("neg", x)), pos_weight), y)
+        made = s("add", positive, s("mul", s("softplus", x), s("sub", 1.0, y)))
+    return reduced(s, made if weight is None else s("mul", made, weight), reduction)
+
+
+def soft_margin(s: Steps, x: Tensor, y: Tensor, reduction: int = 1) -> Tensor:
+    """log(1 + exp(-y * x))."""
+    return reduced(s, s("softplus", s("neg", s("mul", y, x))), reduction)
+
+
+def margin_ranking(
+    s: Steps, a: Tensor, b: Tensor, y: Tensor, margin: float = 0.0, reduction: int = 1
+) -> Tensor:
+    """max(-y * (a - b) + margin, 0)."""
+    made = s("mul", s("neg", y), s("sub", a, b))
+    return reduced(s, s("relu", s("add", made, margin) if margin else made), reduction)
+
+
 def cosine(s: Steps, x: Tensor, y: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x * y, summed, over max(|x|, eps) * max(|y|, eps)."""
     lengths = (s("max", vector_norm(s, v, 2.0, dim), eps) for v in (x, y))

@@ -1,0 +1,37 @@
+"""How graphs that torch.export made are changed, a node at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirage_kernels.generator.frontend.export import operator_of
+
+Node = Any  # torch.fx.Node
+CASTS = frozenset(("to", "_to_copy"))
+
+
+def is_op(node: Node, *ops: str) -> bool:
+    """Say whether a node calls one of some operators."""
+    return node.op == "call_function" and operator_of(node) in ops
+
+
+def added(graph: Any, before: Node, target: Any, args: tuple[Any, ...], **named: Any) -> Node:
+    """Add an operator in front of a node."""
+    import torch
+
+    with graph.inserting_before(before):
+        made = graph.call_function(target, args, named)
+    given, kept = torch.fx.node.map_arg((args, named), lambda n: n.meta["val"])
+    made.meta = {**before.meta, "val": target(*given, **kept)}
+    return made
+
+
+def substitute(graph: Any, node: Node, made: Node) -> None:
+    """Let a node take the place of another, and erase that and what was made for it alone."""
+    node.replace_all_uses_with(made)
+    todo = [node]
+    while todo:
+        gone = todo.pop()
+        if not gone.users and gone.op == "call_function":
+            todo += gone.all_input_nodes
+            graph.erase_node(gone)

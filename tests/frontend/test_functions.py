@@ -1,0 +1,57 @@
+"""Functions of ATen that are made of the language's are those that PyTorch computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from mirage_kernels.generator.frontend.from_torch import from_torch
+from mirage_kernels.generator.frontend.references import require_reference
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.recipe import trace
+
+X = torch.empty(6, 40, dtype=torch.bfloat16)
+
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "erf": lambda x, y: torch.erf(x) + torch.erfc(y),
+    "floor and ceil": lambda x, y: torch.floor(3 * x) * torch.ceil(5 * y),
+    "round": lambda x, y: torch.round(3 * x) + torch.round(y * 2),
+    "trunc and frac": lambda x, y: torch.trunc(4 * x) + torch.frac(3 * y),
+    "sign": lambda x, y: torch.sign(x) * y + torch.sgn(x * y),
+    "remainder": lambda x, y: torch.remainder(4 * x, 0.7) + torch.remainder(x, y),
+    "fmod": lambda x, y: torch.fmod(4 * x, 0.7) + torch.fmod(x, y),
+    "floor_divide": lambda x, y: torch.floor_divide(4 * x, 0.7) + y,
+    "expm1 and log1p": lambda x, y: torch.expm1(x) + torch.log1p(y.square()),
+    "log10": lambda x, y: torch.log10(x.square() + 1) * y,
+    "sinh and cosh": lambda x, y: torch.sinh(x) + torch.cosh(y),
+    "tan": lambda x, y: torch.tan(x * 0.1) + y,
+    "prelu": lambda x, w: F.prelu(x, w),
+    "celu": lambda x, y: F.celu(x) + F.celu(y, 0.3),
+    "softshrink": lambda x, y: F.softshrink(x) + F.softshrink(y, 0.2),
+    "hardshrink": lambda x, y: F.hardshrink(x) + F.hardshrink(y, 0.2),
+    "tanhshrink": lambda x, y: F.tanhshrink(x) * y,
+    "threshold": lambda x, y: F.threshold(x, 0.1, 20.0) + y,
+    "leaky_relu": lambda x, y: F.leaky_relu(x, 1.5) + F.leaky_relu(y, -0.1),
+    "logit": lambda x, y: torch.logit(torch.sigmoid(x)) + torch.logit(y, 0.1),
+    "hypot": lambda x, y: torch.hypot(x, y) + torch.deg2rad(x) + torch.rad2deg(y),
+    "powers": lambda x, y: x.pow(5) + x.pow(-3) * y + y.pow(7) + x.square().pow(0.3) + y.pow(-2),
+    "dot": lambda x, w: torch.dot(w, w.abs()) * x,
+    "outer": lambda x, w: torch.outer(x.sum(1), w) * x,
+    "with_logits": lambda x, y, w: (
+        F.binary_cross_entropy_with_logits(x, y, reduction="none")
+        + F.binary_cross_entropy_with_logits(x, y, weight=y, pos_weight=w)
+    ),
+    "margins": lambda x, y: F.soft_margin_loss(x, y) + F.margin_ranking_loss(x, y, x, margin=0.5),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_computes_what_pytorch_computes(name: str) -> None:
+    code = FUNCTIONS[name].__code__
+    inputs = {n: X[0] if n == "w" else X for n in code.co_varnames[: code.co_argcount]}
+    recipe = from_torch(FUNCTIONS[name], inputs, name="function")
+    require_reference(recipe, trace(recipe, recipe.shapes[0], DType.BF16), DType.BF16)
