@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.frontend.export import operator_of
-from mirage_kernels.generator.partition.products import MOST_NODES, PRODUCTS
+from mirage_kernels.generator.partition.products import MOST_NODES
 from mirage_kernels.generator.partition.reductions import REDUCTIONS, SOFTMAX
+from mirage_kernels.generator.partition.rewriting import PRODUCTS
 from mirage_kernels.generator.partition.trace import Node
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
+from mirage_kernels.generator.frontend.editing import CASTS
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.steps import MOST_CENTRED
 from mirage_kernels.generator.partition.attention import attention_of
@@ -21,7 +22,6 @@ from mirage_kernels.generator.partition.pieces import is_join, is_turned, shape_
 from mirage_kernels.generator.partition.products import (
     ATTENTION,
     MOST_NODES,
-    PRODUCTS,
     factors,
     free_extents,
     may_be_general,
@@ -31,11 +31,12 @@ from mirage_kernels.generator.partition.reductions import (
     first_of,
     reduces,
 )
-from mirage_kernels.generator.partition.rewriting import CASTS
+from mirage_kernels.generator.partition.rewriting import PRODUCTS
 from mirage_kernels.generator.partition.siblings import MOST, alike
 from mirage_kernels.generator.partition.trace import Node, Trace, is_view, memory_of, mutates
 
 FEW = 64  # rows up to which kernels multiply at the speed of memory
+MOST_FUNCTIONS = 24  # of a kernel without products
 LOW_RANK = 128  # columns of a product that the next one may take in the same kernel
 MOST_REDUCTIONS = 3  # of a kernel: what a search finds in seconds
 MOST_IN_FRONT = 3  # sums in front of products times those: their terms multiply
@@ -92,7 +93,8 @@ class Cuts:
 
     bare: set[Node] = field(default_factory=set)  # products that nothing goes in front of
     alone: set[Node] = field(default_factory=set)  # products that nothing joins
-    first: set[Node] = field(default_factory=set)  # reductions that start a kernel
+    first: set[Node] = field(default_factory=set)  # what starts a kernel
+    last: set[Node] = field(default_factory=set)  # what ends one
     calls: set[Node] = field(default_factory=set)  # PyTorch's, besides those that have no form
     parted: set[Node] = field(default_factory=set)  # cats whose pieces are of several kernels
     apart: set[Node] = field(default_factory=set)  # sums that are no second result of a kernel
@@ -116,7 +118,7 @@ class Grouping:
         cuts = cuts or Cuts()
         self.trace, self.few, self.alone, self.first = trace, few, cuts.alone, cuts.first
         self.rows, self.bare = cuts.rows, cuts.alone | cuts.bare
-        self.unjoined = cuts.unjoined
+        self.unjoined, self.last = cuts.unjoined, cuts.last
         self.calls = {*cuts.calls, *trace.refused}
         self.groups: list[Group] = []
         self.of: dict[Node, Group] = {}
@@ -159,7 +161,7 @@ class Grouping:
         order = {id(g): (g.kind is not Kind.CHAIN, i) for i, g in enumerate(self.groups)}
         among = [] if node in self.first else among
         fitting = [g for g in among if g.region == region and self._room(g, [node])]
-        fitting = [g for g in fitting if not {*g.nodes} & {*self.alone}]
+        fitting = [g for g in fitting if not {*g.nodes} & {*self.alone, *self.last}]
         for group in sorted(fitting, key=lambda g: order[id(g)], reverse=True):
             if self._joins(node, group) and not self._ended(node, group):
                 self._add(node, group)
@@ -196,7 +198,8 @@ class Grouping:
     def _room(self, group: Group, more: Sequence[Node]) -> bool:
         nodes = [*group.nodes, *more]
         sums = group.reductions + sum(map(reduces, more))
-        return len(nodes) <= MOST_NODES and sums <= MOST_REDUCTIONS
+        most = MOST_FUNCTIONS if group.kind is Kind.CHAIN else MOST_NODES
+        return len(nodes) <= most and sums <= MOST_REDUCTIONS
 
     def _low_rank(self, group: Group) -> bool:
         columns = [min(free_extents(n)) for n in group.products]
@@ -209,7 +212,7 @@ class Grouping:
 
     def _unites(self, a: Group, b: Group) -> bool:
         """Say whether two groups are chains, or products of one tensor."""
-        if {*a.nodes, *b.nodes} & self.first:
+        if {*a.nodes, *b.nodes} & (self.first | self.last):
             return False
         if a.kind is b.kind is Kind.CHAIN:
             return self._room(a, b.nodes) and self._acyclic(a, b)
@@ -248,6 +251,8 @@ class Grouping:
     def _merge_chains(self) -> None:
         """Put what is computed for one product alone in front of it, in its kernel."""
         for group in [g for g in self.groups if g.kind is Kind.CHAIN][::-1]:
+            if {*group.nodes} & self.last:
+                continue
             users = {id(self.of.get(u)): self.of.get(u) for n in group.nodes for u in self.users(n)}
             users.pop(id(group), None)
             into = next(iter(users.values()), None)

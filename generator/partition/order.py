@@ -14,6 +14,7 @@ from mirage_kernels.generator.partition.places import (
     places_of,
     views_first,
 )
+from mirage_kernels.generator.partition.reductions import reduces
 from mirage_kernels.generator.partition.siblings import with_siblings
 from mirage_kernels.generator.partition.trace import Node, Trace, base_of, is_view
 from mirage_kernels.generator.partition.views import in_its_order, looked_at
@@ -128,10 +129,23 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
     outside = [  # last first
         n for n in reversed(group.nodes) if n in copies or grouping.used_outside(n, group)
     ]
+    if group.kind is Kind.CHAIN:  # the search makes the first, and others in its loops and tiles
+        outside.sort(key=lambda n: -_sums_behind(n, {*group.nodes}))
     results = [r for n in outside for r in (_items(grouping, n) or [n])]
     own.update(results)
     nodes = tuple(n for n in (*trace.nodes, *trace.copies.values()) if n in own)
     return Part(trace, group.kind, nodes, tuple(inputs), tuple(results))
+
+
+def _sums_behind(node: Node, own: set[Node]) -> int:
+    """Return how many sums among some nodes go into a value."""
+    seen, left = set[Node](), [node]
+    while left:
+        at = left.pop()
+        if at not in seen and (at in own or is_view(at)):
+            seen.add(at)
+            left += at.all_input_nodes
+    return sum(reduces(n) for n in seen & own)
 
 
 def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:

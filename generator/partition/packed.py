@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from mirage_kernels.generator.partition.editing import Node, added, is_op, substitute
+from mirage_kernels.generator.frontend.editing import Node, added, is_op, substitute
 from mirage_kernels.generator.partition.pieces import is_elementwise, range_of, shape_of
 from mirage_kernels.generator.partition.rewriting import regions
 

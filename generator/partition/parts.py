@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 Step = dict[str, Any]
 
+LEAST_ROW = 32  # elements of rows of functions and sums, below which kernels take all at once
+
 
 @dataclass(frozen=True)
 class Part:
@@ -121,7 +123,8 @@ class Part:
         rows = [function.extents[d] for d in made.dynamic]
         fitting = max(rows, default=0) <= FEW
         if self.kind is Kind.CHAIN:
-            fitting = len(made.static_dims) == 1
+            widths = [made.shapes[0].dims[d] for d in made.static_dims]
+            fitting = len(widths) == 1 and widths[0] >= LEAST_ROW
         return made if rows and fitting and not made.strided else None
 
     def recipe(self, name: str, *, by_rows: bool = False) -> Recipe:

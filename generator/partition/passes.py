@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from mirage_kernels.generator.partition.editing import Node
+from mirage_kernels.generator.frontend.conditions import as_numbers
+from mirage_kernels.generator.frontend.editing import Node
 from mirage_kernels.generator.partition.packed import part_columns, slice_first
 from mirage_kernels.generator.partition.pieces import copies_in, in_pieces, sliced
 from mirage_kernels.generator.partition.rewriting import rewritten, with_numbers, without_wrappers
 from mirage_kernels.generator.partition.softmaxes import with_columns_apart
+from mirage_kernels.generator.partition.stepwise import along_rows_first
 
 
 def prepare(
@@ -26,9 +28,11 @@ def prepare(
     graphs = [program.graph for program in programs]
     for graph in graphs:
         rewritten(graph)
+        as_numbers(graph)
     sliced(graphs)
     for graph in graphs:
         with_columns_apart(graph)
+        along_rows_first(graph)
         slice_first(graph)
     in_pieces(graphs)
     copies = [copies_in(graph) for graph in graphs]

@@ -19,8 +19,9 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from mirage_kernels.generator.frontend.aten import ATEN
+from mirage_kernels.generator.frontend.editing import CASTS
 from mirage_kernels.generator.frontend.export import operator_of
-from mirage_kernels.generator.partition.rewriting import CASTS, regions, without_repeats
+from mirage_kernels.generator.partition.rewriting import regions, without_repeats
 
 Node = Any  # torch.fx.Node
 SPLITS = frozenset(("split", "split_with_sizes", "chunk"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.editing import CASTS
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.indices import (
     Access,
@@ -19,7 +20,6 @@ from mirage_kernels.generator.partition.indices import (
 )
 from mirage_kernels.generator.partition.pieces import extents, is_join, joined_dim, ranges, shape_of
 from mirage_kernels.generator.partition.products import is_wide
-from mirage_kernels.generator.partition.rewriting import CASTS
 from mirage_kernels.generator.partition.trace import (
     Node,
     Trace,

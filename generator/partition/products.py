@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.editing import CASTS
 from mirage_kernels.generator.frontend.export import operator_of
-from mirage_kernels.generator.partition.rewriting import CASTS
+from mirage_kernels.generator.partition.rewriting import PRODUCTS
 from mirage_kernels.generator.partition.trace import Node, Trace
 
-PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "einsum", "mv"))
 MOST_NODES = 14  # of a kernel: what a search finds in seconds
 MOST_OF_SEVERAL = 8  # nodes of a kernel with what is in front of such products
 ATTENTION = "scaled_dot_product_attention"

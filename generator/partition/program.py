@@ -14,16 +14,17 @@ from mirage_kernels.generator.errors import (
     SearchError,
     VerifyError,
 )
+from mirage_kernels.generator.frontend.editing import CASTS
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.addressing import require_rows
+from mirage_kernels.generator.partition.cutting import cut_otherwise
 from mirage_kernels.generator.partition.document import Document, bytes_of
 from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind
 from mirage_kernels.generator.partition.horizontal import launches_of
 from mirage_kernels.generator.partition.packed import packed_in
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name
 from mirage_kernels.generator.partition.products import (
-    PRODUCTS,
     factors,
     free_extents,
     is_batched,
@@ -31,9 +32,8 @@ from mirage_kernels.generator.partition.products import (
     products_of,
     require_one_type,
 )
-from mirage_kernels.generator.partition.reductions import nested_exp, reduces
-from mirage_kernels.generator.partition.rewriting import CASTS
-from mirage_kernels.generator.partition.trace import Function, Node, Trace, base_of, is_view
+from mirage_kernels.generator.partition.rewriting import PRODUCTS
+from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 
@@ -205,12 +205,7 @@ def _way(made: Program, trace: Trace, make: Make, most: Most) -> Way:
 
 
 def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
-    """Make the kernel of a part; where there is none, note what to cut otherwise.
-
-    A launch of several kernels is taken apart, and so are siblings. Pieces of one tensor and
-    products go alone, products first without what is in front of them; the last of several sums
-    starts a kernel of its own.
-    """
+    """Make the kernel of a part; where there is none, note what to cut otherwise."""
     if part.kind is Kind.CALL:
         return True
     nodes = part.key
@@ -226,7 +221,7 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
             made.kernels.pop(nodes, None)
     if nodes in made.kernels and not _is_slow(made.kernels[nodes], part):
         return True
-    _cut_otherwise(part, cuts)
+    cut_otherwise(part, cuts)
     return False
 
 
@@ -282,44 +277,6 @@ def _next_recipes(made: Program, parts: Sequence[Part]) -> list[Recipe]:
             names.append(name)
             found.append(first)
     return found
-
-
-def _cut_otherwise(part: Part, cuts: Cuts) -> None:
-    """Note what to cut otherwise for a part without a kernel."""
-    products = products_of(part.nodes)
-    if part.members or (part.siblings and part.computing[0] in products):
-        cuts.unjoined.update(part.results)
-        return
-    sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
-    joined = [p.whole for p in part.places.values()]
-    joined = [cat for cat in joined if joined.count(cat) > 1 and cat not in cuts.parted]
-    rows = {x.node for x in part.indexed.values()} - cuts.rows
-    if rows:
-        cuts.rows.update(rows)
-    elif joined:
-        cuts.parted.update(joined)
-    elif len(sums) > 1 and len(part.results) > 1 and not {*sums} & cuts.apart:
-        cuts.apart.add(sums[-1])
-    elif products and part.computing[0] not in products and not {*products} <= cuts.bare:
-        cuts.bare.update(products)
-    elif products and len(part.computing) > 1 and not {*products} <= cuts.alone:
-        cuts.alone.update(products)
-    elif len(sums) > 1 and sums[-1] not in cuts.first:
-        cuts.first.add(sums[-1])
-    elif sums and (behind := [*_behind_results(part)]) and behind[0] not in cuts.first:
-        cuts.first.add(behind[0])
-    elif (nested := nested_exp(part.trace, part.computing)) and nested not in cuts.first:
-        cuts.first.add(nested)
-    else:
-        cuts.calls.update(part.computing)
-
-
-def _behind_results(part: Part) -> Iterator[Node]:
-    """Yield what takes another result of its own kernel."""
-    for node in part.computing:
-        taken = {base_of(part.trace, n) for n in node.all_input_nodes}
-        if taken & {*part.results}:
-            yield node
 
 
 def _is_fixed(part: Part) -> bool:

@@ -28,10 +28,10 @@ from string import ascii_letters
 from typing import Any
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.editing import CASTS, Node, added, is_op, substitute
 from mirage_kernels.generator.frontend.export import operator_of
-from mirage_kernels.generator.partition.editing import Node, added, is_op, substitute
 
-CASTS = frozenset(("to", "_to_copy"))
+PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "einsum", "mv"))
 _SEEN = """
 view reshape _unsafe_view unflatten flatten permute transpose swapaxes swapdims mT mH adjoint
 unsqueeze squeeze select slice

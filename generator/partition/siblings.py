@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.declarations import dims_of
+from mirage_kernels.generator.frontend.editing import is_op
 from mirage_kernels.generator.frontend.from_torch import TracedFunction
-from mirage_kernels.generator.partition.editing import is_op
 from mirage_kernels.generator.partition.products import products_of
 from mirage_kernels.generator.partition.trace import Node
 from mirage_kernels.generator.recipe import Recipe

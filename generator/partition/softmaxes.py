@@ -1,10 +1,11 @@
 """Softmax without what functions spell out around it: its maximum, columns that are cut off again.
 
     softmax(x - amax(x))         ->  softmax(x)
+    log(softmax(x))              ->  log_softmax(x)
     softmax(cat(x, y))[..., :n]  ->  softmax_beside(x, y) = exp(x) / (sum(exp(x)) + sum(exp(y)))
     logsumexp(cat(x, y))         ->  logaddexp(logsumexp(x), logsumexp(y))
 
-The second is attention with sinks: the softmax has one more term to sum, and nothing is joined. It
+The third is attention with sinks: the softmax has one more term to sum, and nothing is joined. It
 is done before a function is cut, alike in its graphs at several extents.
 """
 
@@ -14,7 +15,7 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
-from mirage_kernels.generator.partition.editing import Node, added, is_op, substitute
+from mirage_kernels.generator.frontend.editing import CASTS, Node, added, is_op, substitute
 from mirage_kernels.generator.partition.pieces import (
     extents,
     joined_dim,
@@ -22,7 +23,7 @@ from mirage_kernels.generator.partition.pieces import (
     ranges,
     shape_of,
 )
-from mirage_kernels.generator.partition.rewriting import CASTS, regions
+from mirage_kernels.generator.partition.rewriting import regions
 
 _SAME = (*CASTS, "detach", "alias", "contiguous", "clone")
 
@@ -31,6 +32,8 @@ def with_columns_apart(graph: Any) -> None:
     """Rewrite the softmaxes of a graph."""
     for softmax in [n for n in graph.nodes if is_op(n, "softmax")]:
         _without_cat(graph, _without_maximum(graph, softmax))
+    for log in [n for n in graph.nodes if is_op(n, "log")]:
+        _of_softmax(graph, log)
     for total in [n for n in graph.nodes if is_op(n, "logsumexp")]:
         _of_pieces(graph, total)
 
@@ -58,6 +61,17 @@ def _is_maximum(peak: Node, x: Node, dim: int) -> bool:
     along, kept = given.get("dim"), given.get("keepdim", False)
     dims = along if isinstance(along, list | tuple) else [along]
     return kept and _same_as(given["of"]) is x and [_behind(d, x) for d in dims] == [dim]
+
+
+def _of_softmax(graph: Any, log: Node) -> None:
+    """Write the logarithm of a softmax in one operator, which takes it of no 0."""
+    import torch
+
+    softmax, region = _same_as(log.args[0]), regions(graph)
+    if is_op(softmax, "softmax") and region[softmax] == region[log]:
+        given = (softmax.args[0], _dim_of(softmax), log.meta["val"].dtype)
+        made = added(graph, log, torch.ops.aten.log_softmax.int, given)
+        substitute(graph, log, made)
 
 
 def _without_cat(graph: Any, softmax: Node) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.declarations import TAKEN
+from mirage_kernels.generator.frontend.editing import CASTS
 from mirage_kernels.generator.frontend.export import (
     applied,
     called_names,
@@ -28,11 +29,7 @@ from mirage_kernels.generator.frontend.from_torch import Examples, by_name, long
 from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.partition.passes import prepare
-from mirage_kernels.generator.partition.rewriting import (
-    CASTS,
-    constants_of,
-    regions,
-)
+from mirage_kernels.generator.partition.rewriting import constants_of, regions
 
 if TYPE_CHECKING:
     import torch

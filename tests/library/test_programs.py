@@ -251,6 +251,15 @@ example_inputs = {"x": torch.empty(B, H, D, dtype=torch.bfloat16, device="meta")
 """
 
 
+CHOSEN = """
+import torch
+def chosen(x, y):
+    whole = torch.round(3 * x) + torch.floor(2 * y) * torch.erf(x)
+    return whole + torch.where(x > y, torch.log(x), y) - (x >= 0) * y
+example_inputs = {n: torch.empty(5, 96, dtype=torch.bfloat16, device="meta") for n in "xy"}
+"""
+
+
 def generated(folder: Path, text: str, name: str) -> Path:
     """Generate and compile the kernels of a PyTorch function."""
     from mirage_kernels.generator.cli import main
@@ -335,6 +344,31 @@ def test_pairs_are_turned_and_a_state_stays_in_fp32(stepped: Path) -> None:
     found = mirage_kernels.program("stepped")(x=x, freqs=freqs, A=decay, S=state)
     assert ((state.double() - exact).norm() / exact.norm()) < 1e-5
     assert ((found.double() - exact.sum(-1)).norm() / exact.sum(-1).norm()) < 1e-2
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernel of functions that round, and of what comparisons choose."""
+    return generated(tmp_path_factory.mktemp("chosen"), CHOSEN, "chosen")
+
+
+def test_comparisons_are_part_of_a_kernel(chosen: Path) -> None:
+    assert mirage_kernels.load(chosen) == ["chosen"]
+    assert len([*chosen.glob("sm_*/*/*.cu")]) == 1
+
+
+@pytest.mark.gpu
+def test_what_is_not_chosen_is_not_computed_with(chosen: Path) -> None:
+    mirage_kernels.load(chosen)
+    x, y = (torch.randn(5, 96).cuda().bfloat16() for _ in range(2))
+    y[:, :20] = x[:, :20]
+    x[:, 30:40] = (torch.arange(-5, 5) * 0.5).cuda()  # what is rounded lies between two numbers
+    x[0, 0], x[0, 1], y[0, 2] = torch.nan, torch.inf, -torch.inf
+    a, b = x.double(), y.double()
+    whole = torch.round(3 * a) + torch.floor(2 * b) * torch.erf(a)
+    exact = whole + torch.where(a > b, torch.log(a), b) - (a >= 0) * b
+    found = mirage_kernels.program("chosen")(x, y)
+    torch.testing.assert_close(found.double(), exact, atol=1e-2, rtol=1e-2, equal_nan=True)
 
 
 def test_a_program_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:

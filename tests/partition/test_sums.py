@@ -8,8 +8,10 @@ import pytest
 import torch
 from cutting import cut, drawn, made, really_made, require_same, ways
 from torch import Tensor
+from torch.nn import functional
 
 from mirage_kernels.generator.errors import SearchError
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 
@@ -94,3 +96,54 @@ def test_a_sum_beside_its_summands_in_fp32_has_a_time() -> None:
 
     program = cut(run, ["x", "r"], really_made, x=(8, 512), r=(8, 512))
     assert ways(program) == [["add, pow, mean, add, rsqrt"]]
+
+
+def divergence(x: Tensor, y: Tensor) -> Tensor:
+    x, y = torch.softmax(x, dim=1), torch.softmax(y, dim=1)
+    return functional.kl_div(torch.log(x), y, reduction="batchmean")
+
+
+def mean_of_normed(x: Tensor) -> Tensor:
+    return functional.layer_norm(x, x.shape[1:]).abs().mean()
+
+
+def columns_of_softmax(x: Tensor) -> Tensor:
+    return x.softmax(-1).square().sum((0, 1), keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("run", "first"),
+    [
+        (divergence, "softmax, log_softmax, kl_div, sum"),
+        (mean_of_normed, "layer_norm, abs, mean"),
+        (columns_of_softmax, "softmax, square, sum"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_what_rows_own_sums_went_into_is_summed_along_rows_first(
+    run: Callable[..., Tensor], first: str
+) -> None:
+    names = run.__code__.co_varnames[: run.__code__.co_argcount]
+    program = cut(run, names, really_made, **dict.fromkeys(names, (8, 512)))
+    (steps,) = ways(program)
+    assert ", ".join(steps).startswith(first)
+    assert sum(len(r.record.graph.blocks) for r in program.results) == 2
+    stored = [r.record.graph.values[r.record.graph.outputs[0]].type for r in program.results]
+    assert {t.dtype for t in stored[:-1]} <= {DType.FP32}
+    assert stored[-1].dtype is DType.BF16
+    require_same(program, run, **{name: drawn(5, 512) for name in names})
+
+
+@pytest.mark.parametrize(
+    ("run", "sums"),
+    [
+        (lambda x: x.square().sum(), 1),
+        (lambda x: x.softmax(-1).sum(-1), 1),
+        (lambda x: x.softmax(0).sum((0, 1)), 2),
+        (lambda x: (x / x.sum()).sum(), 2),
+    ],
+    ids=["of_inputs", "of_rows", "of_columns", "of_all"],
+)
+def test_other_sums_stay_one(run: Callable[[Tensor], Tensor], sums: int) -> None:
+    program = cut(run, [], x=(8, 512))
+    assert ", ".join(ways(program)[0]).split(", ").count("sum") == sums

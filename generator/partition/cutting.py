@@ -1,0 +1,71 @@
+"""Where a part is cut that no kernel can be made of: a rule after the other, until one applies.
+
+A launch of several kernels is taken apart, and so are siblings. Pieces of one tensor and products
+go alone, products first without what is in front of them; the last sum starts a kernel of its own.
+What is left is cut in halves, and what cannot be is PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import partial
+
+from mirage_kernels.generator.partition.groups import Cuts, Kind
+from mirage_kernels.generator.partition.parts import Part
+from mirage_kernels.generator.partition.products import products_of
+from mirage_kernels.generator.partition.reductions import first_of, nested_exp, reduces
+from mirage_kernels.generator.partition.trace import Node, base_of
+
+Cut = tuple[set[Node], Collection[Node]]  # those of a kind that there are, more of that kind
+
+
+def cut_otherwise(part: Part, cuts: Cuts) -> None:
+    """Note what to cut otherwise for a part without a kernel."""
+    for known, more in _choices(part, cuts):
+        if not known.issuperset(more):
+            known.update(more)
+            return
+    cuts.calls.update(part.computing)
+
+
+def _choices(part: Part, cuts: Cuts) -> Iterator[Cut]:
+    products = products_of(part.nodes)
+    if part.members or (part.siblings and part.computing[0] in products):
+        yield cuts.unjoined, part.results
+    yield cuts.rows, {x.node for x in part.indexed.values()}
+    inner, outer = nested_exp(part.computing, partial(base_of, part.trace)) or (None, None)
+    if inner is not None and _elements(inner) < _elements(outer):
+        yield cuts.last, [inner]
+    yield from _of_sums_and_pieces(part, cuts)
+    if products and part.computing[0] not in products:
+        yield cuts.bare, products
+    if products and len(part.computing) > 1:
+        yield cuts.alone, products
+    sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
+    yield cuts.first, sums[-1:] if len(sums) > 1 else ()
+    yield cuts.first, [*_behind_results(part)][:1] if sums else ()
+    yield cuts.first, [outer] if outer is not None else ()
+    yield cuts.first, sums[-1:] if sums[-1:] != part.computing[:1] else ()
+    if part.kind is Kind.CHAIN and len(part.computing) > 1:
+        yield cuts.first, [part.computing[len(part.computing) // 2]]
+
+
+def _of_sums_and_pieces(part: Part, cuts: Cuts) -> Iterator[Cut]:
+    """Yield pieces that one kernel would have joined, and sums that would be its second result."""
+    joined = [place.whole for place in part.places.values()]
+    yield cuts.parted, [cat for cat in joined if joined.count(cat) > 1]
+    sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
+    if len(sums) > 1 and len(part.results) > 1 and not {*sums} & cuts.apart:
+        yield cuts.apart, sums[-1:]
+
+
+def _elements(node: Node) -> int:
+    return int(first_of(node).numel())
+
+
+def _behind_results(part: Part) -> Iterator[Node]:
+    """Yield what takes another result of its own kernel."""
+    for node in part.computing:
+        taken = {base_of(part.trace, n) for n in node.all_input_nodes}
+        if taken & {*part.results}:
+            yield node
