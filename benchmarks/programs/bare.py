@@ -16,7 +16,7 @@ import torch
 
 from mirage_kernels import kernel_table
 from mirage_kernels.generator.bench.measure import floor_microseconds
-from programs import PROGRAMS, level1, level2, recorded, serving  # noqa: F401
+from programs import PROGRAMS, level1, level2, others, recorded, serving  # noqa: F401
 from programs.measure import several, write_rows
 
 floor = cache(floor_microseconds)

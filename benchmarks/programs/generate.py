@@ -28,7 +28,7 @@ from mirage_kernels.generator.pipeline import Result, generate
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.request import Request
-from programs import PROGRAMS, Program, level1, level2, serving  # noqa: F401  (they register)
+from programs import PROGRAMS, Program, level1, level2, others, serving  # noqa: F401  (they register)
 
 CATALOG = Path(__file__).resolve().parents[1] / "results/programs_catalog.json"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"} | os.environ  # products wait by spinning

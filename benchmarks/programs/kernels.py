@@ -20,7 +20,7 @@ from mirage_kernels.generator.bench.measure import Method, graph_microseconds
 from mirage_kernels.program_checks import ANY_INDICES
 from mirage_kernels.program_kernel import ProgramKernel
 from mirage_kernels.program_library import read_kernel
-from programs import PROGRAMS, level1, level2, serving  # noqa: F401
+from programs import PROGRAMS, level1, level2, others, serving  # noqa: F401
 
 METHOD = Method(launches=20, replays=11, warmup_replays=2, settle_ms=5)
 FEW = (1, 16, 64)

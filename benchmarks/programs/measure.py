@@ -29,7 +29,7 @@ from mirage_kernels.generator.bench.measure import (
     graph_microseconds,
     rotation_count,
 )
-from programs import PROGRAMS, Inputs, Program, level1, level2, recorded, serving  # noqa: F401
+from programs import PROGRAMS, Inputs, Program, level1, level2, others, recorded, serving  # noqa: F401
 
 STREAMED = 2**31  # bytes that the streaming rate is measured with
 MOST_CACHED = 2**28  # bytes that a call moves: of more a cache holds nothing for the next one

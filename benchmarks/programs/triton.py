@@ -26,7 +26,7 @@ from mirage_kernels.generator.ir.indexed import RESULT
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.triton import triton_of
 from mirage_kernels.program_steps import SteppedProgram
-from programs import PROGRAMS, level1, level2, serving  # noqa: F401  (they register)
+from programs import PROGRAMS, level1, level2, others, serving  # noqa: F401  (they register)
 from programs.measure import DTYPES, difference, microseconds, several
 
 KERNELS = Path(mirage_kernels.__file__).parent
