@@ -136,9 +136,10 @@ def _power(s: Steps, x: Operand, power: Operand) -> Tensor:
     """Return products for whole exponents, with a root for their halves; others by logarithms."""
     if isinstance(x, int | float) and x > 0 and isinstance(power, Tensor):
         return s("exp", s("mul", power, math.log(x)))
-    if not isinstance(x, Tensor) or isinstance(power, Tensor) or not math.isfinite(power):
+    is_number = not isinstance(power, Tensor) and power and math.isfinite(power)
+    if not isinstance(x, Tensor) or isinstance(power, Tensor) or not is_number:
         said = "a tensor" if isinstance(power, Tensor) else repr(power)
-        raise GraphError(f"pow with the exponent {said}", "exponents are finite numbers")
+        raise GraphError(f"pow with the exponent {said}", "exponents are finite, and not 0")
     known: dict[float, Callable[[Tensor], Tensor]] = {
         0.5: lambda x: s("sqrt", x),
         -0.5: lambda x: s("rsqrt", x),
@@ -146,7 +147,7 @@ def _power(s: Steps, x: Operand, power: Operand) -> Tensor:
     }
     if power in known:
         return known[power](x)
-    if power != round(power) or abs(power) > MOST_FACTORS or not power:
+    if power != round(power):
         return s("exp", s("mul", s("log", x), power))
     made = _product(s, x, int(abs(power)))
     return made if power > 0 else s("div", 1.0, made)
@@ -277,7 +278,6 @@ def _einsum(s: Steps, equation: str, operands: Sequence[Tensor], path: object = 
     return s.permute(whole, [dims.index(d) for d in result])
 
 
-MOST_FACTORS = 16  # of a power
 _UNARY = (
     *("exp", "log", "sqrt", "rsqrt", "sigmoid", "silu", "tanh", "relu", "neg", "square"),
     *("abs", "mish", "sin", "cos"),

@@ -78,13 +78,13 @@ def _logit(s: Steps, x: Tensor, eps: float | None = None) -> Tensor:
     return s("log", s("div", x, s("sub", 1.0, x)))
 
 
-def _of_exp(op: str) -> Callable[[Steps, Tensor], Tensor]:
-    """Return what makes (exp(x) op exp(-x)) / 2."""
+def _expm1(s: Steps, x: Tensor) -> Tensor:
+    """tanh(x / 2) * (exp(x) + 1), which keeps its digits near 0."""
+    return s("mul", s("tanh", s("mul", x, 0.5)), s("add", s("exp", x), 1.0))
 
-    def made(s: Steps, x: Tensor) -> Tensor:
-        return s("mul", s(op, s("exp", x), s("exp", s("neg", x))), 0.5)
 
-    return made
+def _cosh(s: Steps, x: Tensor) -> Tensor:
+    return s("mul", s("add", s("exp", x), s("exp", s("neg", x))), 0.5)
 
 
 def _dot(s: Steps, a: Tensor, b: Tensor) -> Tensor:
@@ -108,11 +108,11 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "remainder": _remainder,
     "fmod": _fmod,
     "floor_divide": lambda s, a, b: s("floor", s("div", a, b)),
-    "expm1": lambda s, x: s("sub", s("exp", x), 1.0),
+    "expm1": _expm1,
     "log1p": lambda s, x: s("log", s("add", x, 1.0)),
     "log10": lambda s, x: s("mul", s("log", x), 1 / math.log(10)),
-    "sinh": _of_exp("sub"),
-    "cosh": _of_exp("add"),
+    "sinh": lambda s, x: s("mul", s("tanh", x), _cosh(s, x)),
+    "cosh": _cosh,
     "tan": lambda s, x: s("div", s("sin", x), s("cos", x)),
     "erfc": lambda s, x: s("sub", 1.0, s("erf", x)),
     "prelu": _prelu,

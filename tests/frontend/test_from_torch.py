@@ -142,6 +142,7 @@ def test_the_length_of_a_dynamic_dim_is_no_constant() -> None:
 REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
     "an unknown operator": (lambda x: torch.cumsum(x, 0), "cumsum"),
     "dropout while training": (lambda x: F.dropout(x, 0.5), "dropout of 0.5 while training"),
+    "a power of 0": (lambda x: x.pow(0), "pow with the exponent 0"),
     "a power of a tensor": (lambda x: x**x, "pow with the exponent a tensor"),
     "a cast to whole numbers": (lambda x: x.to(torch.int32).float(), "its result is of torch.int"),
     "rms_norm without eps": (lambda x: F.rms_norm(x, (32,)), "rms_norm without eps"),

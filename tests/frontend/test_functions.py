@@ -11,7 +11,10 @@ from torch.nn import functional as F  # noqa: N812
 
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.frontend.references import require_reference
-from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.ir import DType, with_precision
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import STORAGE
+from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import trace
 
 X = torch.empty(6, 40, dtype=torch.bfloat16)
@@ -55,3 +58,24 @@ def test_a_function_computes_what_pytorch_computes(name: str) -> None:
     inputs = {n: X[0] if n == "w" else X for n in code.co_varnames[: code.co_argcount]}
     recipe = from_torch(FUNCTIONS[name], inputs, name="function")
     require_reference(recipe, trace(recipe, recipe.shapes[0], DType.BF16), DType.BF16)
+
+
+@pytest.mark.parametrize("name", ["expm1", "sinh"])
+def test_functions_that_are_0_at_0_keep_their_digits_near_it(name: str) -> None:
+    function = getattr(torch, name)
+    recipe = from_torch(lambda x: function(x), {"x": X}, name="function")
+    graph = with_precision(trace(recipe, recipe.shapes[0], DType.BF16), DType.FP32)
+    x = torch.logspace(-8, 2, 240) * torch.tensor([1.0, -1.0]).repeat(120)
+    (dim,) = graph.inputs[0].out.type.names
+    (made,) = results(graph, [Array((dim,), (x.numpy(),))], array_reading(STORAGE, {dim: 240}))
+    exact = function(x.double())
+    finite = exact.abs() < 1e38
+    errors = (torch.from_numpy(made.parts[0]).double() - exact) / exact
+    assert errors[finite].abs().max() < 1e-5
+
+
+def test_large_whole_powers_are_products() -> None:
+    recipe = from_torch(lambda x: x.pow(20) - x.pow(17), {"x": X}, name="function")
+    spec = trace(recipe, recipe.shapes[0], DType.BF16)
+    require_reference(recipe, spec, DType.BF16)
+    assert not spec.of("log")
