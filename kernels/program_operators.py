@@ -1,6 +1,7 @@
 """Operators of programs beside ATen's: what kernels compute at once, by PyTorch where none does.
 
-A function's own operators are rewritten in these (generator/partition/softmaxes.py, conditions.py).
+A function's own operators are rewritten in these (generator/partition/softmaxes.py,
+generator/frontend/conditions.py).
 """
 
 from __future__ import annotations

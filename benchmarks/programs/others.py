@@ -11,10 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from programs import program
+from programs import Size, program
 
 FEW, MANY, SMALL = (1, 64), (4096,), (64,)
 K, HEADS, DIM, STATE, VOCABULARY = 4096, 32, 128, 16, 128256
+STATE_AND_TOKENS: dict[str, tuple[Size, ...]] = {
+    "s": ("M", HEADS, DIM, DIM),
+    **dict.fromkeys("qkv", ("M", HEADS, DIM)),
+}
 
 
 # -- steps of recurrent models ---------------------------------------------------------------------
@@ -49,10 +53,7 @@ def selective_scan_step(
 @program(
     "others/delta_rule_step",
     rows=(1, 16),
-    s=("M", HEADS, DIM, DIM),
-    q=("M", HEADS, DIM),
-    k=("M", HEADS, DIM),
-    v=("M", HEADS, DIM),
+    **STATE_AND_TOKENS,
     g=("M", HEADS),
     beta=("M", HEADS),
 )
@@ -68,10 +69,7 @@ def delta_rule_step(
 @program(
     "others/gated_linear_attention_step",
     rows=(1, 16),
-    s=("M", HEADS, DIM, DIM),
-    q=("M", HEADS, DIM),
-    k=("M", HEADS, DIM),
-    v=("M", HEADS, DIM),
+    **STATE_AND_TOKENS,
     g=("M", HEADS, DIM),
 )
 def gated_linear_attention_step(

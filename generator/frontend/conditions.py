@@ -16,19 +16,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
-from mirage_kernels.generator.frontend.editing import CASTS, Node, added, is_op, substitute
+from mirage_kernels.generator.frontend.editing import (
+    CASTS,
+    Node,
+    added,
+    is_op,
+    mutates,
+    substitute,
+)
 from mirage_kernels.generator.frontend.export import operator_of
 
-_NONE = SimpleNamespace(is_mutable=True)
 _COMPARED = ("gt", "ge", "lt", "le", "eq", "ne")
 _JOINED = (
     *("logical_and", "bitwise_and", "__and__", "logical_or", "bitwise_or", "__or__"),
     *("logical_not", "bitwise_not"),
 )
-_CHOOSING = {"where": 0, "masked_fill": 1}  # which argument is the condition
+_CHOOSING = ("where", "masked_fill")
 _COUNTING = ("mul", "add", "sub", "rsub", "div")  # that take a condition as a number
 
 
@@ -66,7 +71,7 @@ class _Conditions:
                 n in varying and n.meta["val"].is_floating_point() for n in own
             )
             joins = is_op(node, *_JOINED) and own and own <= found
-            if (compares or joins) and not node.target._schema.is_mutable:
+            if (compares or joins) and not mutates(node):
                 found.add(node)
         while wrong := {n for n in found if not self.is_taken(n, found)}:
             found -= wrong
@@ -162,7 +167,7 @@ def torch_map(args: Any, made: Mapping[Node, Node]) -> Any:
 
 def _takes(user: Node, condition: Node) -> bool:
     """Say whether an operator takes a condition as one, or as a number."""
-    if user.op != "call_function" or getattr(user.target, "_schema", _NONE).is_mutable:
+    if user.op != "call_function" or mutates(user):
         return False
     if is_op(user, *_CHOOSING):
         if len(user.args) < 3 or not user.meta["val"].is_floating_point():

@@ -35,3 +35,16 @@ def substitute(graph: Any, node: Node, made: Node) -> None:
         if not gone.users and gone.op == "call_function":
             todo += gone.all_input_nodes
             graph.erase_node(gone)
+
+
+def mutates(node: Node) -> bool:
+    """Say whether an operator writes over one of its operands."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
+def arguments_of(node: Node) -> dict[str, Any]:
+    """Return an ATen operator's arguments by name, those that it leaves out too."""
+    schema = node.target._schema.arguments
+    given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
+    return {a.name: given.get(a.name, a.default_value) for a in schema}

@@ -13,10 +13,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.editing import mutates
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.rows import Rows
 from mirage_kernels.generator.ir import Dim
-from mirage_kernels.generator.partition.trace import Node, Trace, memory_of, mutates
+from mirage_kernels.generator.partition.trace import Node, Trace, memory_of
 from mirage_kernels.generator.partition.views import Own, in_order, looked_at
 
 if TYPE_CHECKING:

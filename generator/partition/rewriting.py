@@ -28,7 +28,7 @@ from string import ascii_letters
 from typing import Any
 
 from mirage_kernels.generator.errors import RecipeError
-from mirage_kernels.generator.frontend.editing import CASTS, Node, added, is_op, substitute
+from mirage_kernels.generator.frontend.editing import CASTS, Node, added, is_op, mutates, substitute
 from mirage_kernels.generator.frontend.export import operator_of
 
 PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "einsum", "mv"))
@@ -124,7 +124,7 @@ def with_numbers(program: Any) -> None:
 
 def mutates_alone(node: Node) -> bool:
     """Say whether an operator writes over what a constant is copied to."""
-    return bool(node.target._schema.is_mutable and is_op(node.args[0], "lift_fresh_copy"))
+    return mutates(node) and is_op(node.args[0], "lift_fresh_copy")
 
 
 def constants_of(program: Any) -> dict[Node, Any]:
@@ -140,8 +140,7 @@ def regions(graph: Any) -> dict[Node, int]:
     found, count = dict[Node, int](), 0
     for node in graph.nodes:
         found[node] = count
-        schema = getattr(node.target, "_schema", None)
-        count += bool(schema is not None and schema.is_mutable)
+        count += mutates(node)
     return found
 
 

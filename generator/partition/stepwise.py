@@ -11,7 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirage_kernels.generator.frontend.editing import Node, added, is_op, substitute
+from mirage_kernels.generator.frontend.editing import (
+    Node,
+    added,
+    arguments_of,
+    is_op,
+    substitute,
+)
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.reductions import LOSSES, first_of, reduces
 from mirage_kernels.generator.partition.rewriting import PRODUCTS, SEEN
@@ -46,7 +52,7 @@ def _in_two(graph: Any, node: Node, of: tuple[Node, str], dims: tuple[set[int], 
 
 def _of_elements(graph: Any, loss: Node) -> tuple[Node, str]:
     """Return a loss of each element, and what sums these up."""
-    given = _given(loss)
+    given = arguments_of(loss)
     named = {a.name for a in loss.target._schema.arguments if a.kwarg_only}
     args = tuple(0 if name == "reduction" else x for name, x in given.items() if name not in named)
     kwargs = {name: x for name, x in given.items() if name in named}
@@ -70,7 +76,7 @@ def _own_sums(x: Node, dims: set[int]) -> set[int]:
 
 def _dims_of(node: Node) -> set[int]:
     """Return the dims along which a node sums, counted from the end; none where it does not say."""
-    given, rank = _given(node), len(first_of(node.args[0]).shape)
+    given, rank = arguments_of(node), len(first_of(node.args[0]).shape)
     if "normalized_shape" in given:
         return {*range(-len(given["normalized_shape"]), 0)}
     dim = given.get("dim")
@@ -78,11 +84,3 @@ def _dims_of(node: Node) -> set[int]:
         whole = is_op(node, "sum", "mean", *LOSSES)
         return {*range(-rank, 0)} if whole else set()
     return {d if d < 0 else d - rank for d in (dim if isinstance(dim, list | tuple) else [dim])}
-
-
-def _given(node: Node) -> dict[str, Any]:
-    """Return a node's arguments by name, those that it leaves out too."""
-    schema = node.target._schema.arguments
-    args = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
-    left = {a.name: a.default_value for a in schema if a.name not in args}
-    return {a.name: (args | left)[a.name] for a in schema}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.declarations import TAKEN
-from mirage_kernels.generator.frontend.editing import CASTS
+from mirage_kernels.generator.frontend.editing import CASTS, arguments_of, mutates
 from mirage_kernels.generator.frontend.export import (
     applied,
     called_names,
@@ -340,20 +340,14 @@ def memory_of(trace: Trace, node: Node) -> Node:
     return memory_of(trace, base.all_input_nodes[0])
 
 
-def mutates(node: Node) -> bool:
-    """Say whether an operator writes over one of its operands."""
-    schema = getattr(node.target, "_schema", None)
-    return bool(schema is not None and schema.is_mutable)
-
-
 def written_by(node: Node) -> list[Node]:
     """Return the operands that an operator writes over."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
+    if not mutates(node):
         return []
-    ends = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
-    several = (given.get(name) for name in ends)
+    infos = ((a.name, a.alias_info) for a in node.target._schema.arguments)
+    ends = [name for name, info in infos if info is not None and info.is_write]
+    given = arguments_of(node)
+    several = (given[name] for name in ends)
     return [n for x in several for n in (x if isinstance(x, list | tuple) else [x]) if n]
 
 

@@ -29,11 +29,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mirage_kernels.generator.ir import (
-    OPS,
     Builder,
     DType,
     Graph,
-    Kind,
     Level,
     Node,
     TensorType,
@@ -45,6 +43,7 @@ from mirage_kernels.generator.ir import (
     with_precision,
 )
 from mirage_kernels.generator.ir.infer import SCALAR, extents_of
+from mirage_kernels.generator.search.exponentials import summed_along
 
 Degree = Mapping[str, int]  # peak -> power of exp(-peak) in the value
 NO_MASK = "minus_infinity"
@@ -125,7 +124,7 @@ class _Rewrite:
     def exp(self, node: Node) -> None:
         """Take exp relative to the peak of its argument along the dims that it is summed along."""
         (argument,) = node.args
-        dims = self.summed_along(node.name) & {*self.builder.types[argument].names}
+        dims = summed_along(self.graph, node.name) & {*self.builder.types[argument].names}
         if not dims:
             self.keep(node)
             return
@@ -138,29 +137,6 @@ class _Rewrite:
         lowered = self.add("sub", (argument, peak), f"lowered_{argument}")
         self.builder.add(replace(node, args=(lowered,)))
         self.degrees[node.name] = {peak: 1}
-
-    def summed_along(self, name: str) -> set[str]:
-        """Return the dims along which an exp is summed up before its peak cancels.
-
-        What is computed of sums with other peaks than this would not be relative to one of its own.
-        """
-        dims, powers = set[str](), {name: 1}
-        for user in self.graph.nodes:  # operands first
-            found = [powers.get(a, 0) for a in user.args]
-            if not any(found):
-                continue
-            if user.op in ("sum", "contract"):
-                dims.add(user.over)
-            if user.op in ("mul", "contract"):
-                power = sum(found)
-            elif user.op == "div":
-                power = found[0] - found[1]
-            else:
-                op = OPS[user.op]
-                has_law = op.kind is not Kind.ELEMENTWISE or op.arity > 1 or op.name == "neg"
-                power = max(found) if has_law else 0
-            powers |= dict.fromkeys((v.name for v in user.outs), power)
-        return dims
 
     def seen(self, node: Node, argument: str) -> str:
         """Return exp's argument where the program looks at it, minus infinity where it masks it."""
