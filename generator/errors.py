@@ -22,6 +22,10 @@ class GraphError(MirageError):
     """A graph that no reading could give a meaning to."""
 
 
+class OneDimError(GraphError):
+    """Two dims of a tensor, or a product's rows and columns, that would be one."""
+
+
 class UndefinedError(GraphError):
     """A computation that has no result on the inputs it was given."""
 

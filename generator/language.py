@@ -91,6 +91,11 @@ def log(x: Tensor) -> Tensor:
     return apply("log", x)
 
 
+def log1p(x: Tensor) -> Tensor:
+    """log(1 + x), exact near 0."""
+    return apply("log1p", x)
+
+
 def sqrt(x: Tensor) -> Tensor:
     """Square root."""
     return apply("sqrt", x)

@@ -317,7 +317,8 @@ def load_function(name_or_path: str) -> Function | None:
 
     The file has `example_inputs` for it (a dict of tensors by name, a list of them in order, or a
     function that returns either), or `get_inputs` and `get_init_inputs` as KernelBench has, and
-    `dynamic` where some extents are known at run time only. Raises RecipeError as `load_recipe`.
+    `dynamic` where some extents are known at run time only. A module that is made of a class is put
+    into `eval()` mode. Raises RecipeError as `load_recipe`.
     """
     file, name = _file_and_name(name_or_path)
     return None if file is None or not name else _function_of(_run_file(file), name)
@@ -352,6 +353,8 @@ def _function_of(module: ModuleType, name: str) -> Function | None:
         given = inputs() if callable(inputs) else inputs
         given = [given] if hasattr(given, "stride") else given  # a single tensor
         function = named(*first()) if isinstance(named, type) else named
+        if isinstance(named, type) and hasattr(function, "eval"):
+            function.eval()
     except Exception as error:  # the file is the user's: it may raise anything
         raise RecipeError(
             f"{module.__name__}.py, {name}: {type(error).__name__}: {error}",

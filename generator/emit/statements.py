@@ -63,12 +63,18 @@ ELEMENTWISE = {
     "round": (
         "tl.where(tl.abs({0}) < 4194304.0, {0} + 12582912.0 - 12582912.0, tl.floor({0} + 0.5))"
     ),
+    "inner_exp": "tl.exp({0})",
+    "log1p": (
+        "tl.where(tl.abs({0}) < 0.01, {0} * (1 - {0} * (0.5 - {0} * (0.3333333 - {0} * 0.25))), "
+        "tl.log(1 + {0}))"
+    ),
     "gt": "tl.where({0} > {1}, 1.0, 0.0)",
     "ge": "tl.where({0} >= {1}, 1.0, 0.0)",
     "masked": "tl.where({0} != 0.0, {1}, 0.0)",
 }
 _OWN = {"max": "maximum", "abs": "magnitude", "sin": "sine", "cos": "cosine"}
 _OWN |= {"gt": "greater", "ge": "greater_equal", "floor": "whole_below", "round": "nearest_whole"}
+_OWN |= {"inner_exp": "exp"}
 _NAMES = re.compile(r"(?<!::)\b[A-Za-z_]\w*")
 
 

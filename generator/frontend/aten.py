@@ -98,7 +98,7 @@ def _logsumexp(s: Steps, x: Tensor | Chosen, dims: Sequence[int], keepdim: bool 
 
 def _logaddexp(s: Steps, a: Tensor, b: Tensor) -> Tensor:
     """log(exp(a) + exp(b)), where exp(log(x)) is x."""
-    return s("log", s("add", *(s.logarithm_of(x) or s("exp", x) for x in (a, b))))
+    return s("log", s("add", *(s.operand_of("log", x) or s("exp", x) for x in (a, b))))
 
 
 def _log_softmax(s: Steps, x: Tensor, dim: int, dtype: object = None) -> Tensor:

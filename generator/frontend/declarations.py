@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, ValidationError, convert
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.inner_exps import with_inner_exps
 from mirage_kernels.generator.frontend.symbolic import Tensor, spec_of
 from mirage_kernels.generator.ir import OPS, Graph, Kind, TensorType, Value, check, expression
 
@@ -171,7 +172,7 @@ def checked_spec(recipe: Recipe, made: object) -> Graph:
         spec = _renamed(recipe.name, spec, number, (name, declared.split()))
     for sentence, hint in _unused(recipe, spec):
         raise RecipeError(f"recipe {recipe.name} {sentence}", hint)
-    return check(spec)
+    return check(with_inner_exps(spec))
 
 
 def _laid_out(spec: Graph, name: str, dims: Sequence[str]) -> Graph:

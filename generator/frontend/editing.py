@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
@@ -35,6 +37,28 @@ def substitute(graph: Any, node: Node, made: Node) -> None:
         if not gone.users and gone.op == "call_function":
             todo += gone.all_input_nodes
             graph.erase_node(gone)
+
+
+def taken_by(node: Node) -> list[Node]:
+    """Return the nodes that a node takes, one that it takes twice twice."""
+    import torch
+
+    found: list[Node] = []
+    torch.fx.node.map_arg((node.args, node.kwargs), found.append)
+    return found
+
+
+def with_taken(node: Node, others: Mapping[int, Node]) -> tuple[Any, Any]:
+    """Return a node's arguments with others for some of the nodes that it takes, by number."""
+    import torch
+
+    numbers = itertools.count()
+
+    def replaced(taken: Node) -> Node:
+        return others.get(next(numbers), taken)
+
+    given: tuple[Any, Any] = torch.fx.node.map_arg((node.args, node.kwargs), replaced)
+    return given
 
 
 def mutates(node: Node) -> bool:

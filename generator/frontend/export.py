@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import operator
 import re
 import traceback
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a recipe that is made of a function or module."""
     made = getattr(function, "__name__", type(function).__name__)
-    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made).lower()
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", made).lower()
     return plain(snake)
 
 
@@ -37,7 +38,13 @@ def plain(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-def exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]) -> Any:
+BRANCHES = "it takes tensors by keyword and returns tensors; branches may not depend on values"
+LONGER = "with the examples it can: name a dynamic dim in all inputs that have it"
+
+
+def exported(
+    function: Callable[..., Any], examples: Mapping[str, torch.Tensor], hint: str = BRANCHES
+) -> Any:
     """Return what torch.export makes of a function; raises RecipeError where it cannot."""
     import torch
 
@@ -45,14 +52,27 @@ def exported(function: Callable[..., Any], examples: Mapping[str, torch.Tensor])
     if module is not function:
         module.forward = function
     try:
-        return torch.export.export(module, (), fake(examples), strict=False)
+        with _in_silence():
+            return torch.export.export(module, (), fake(examples), strict=False)
     except Exception as error:  # the function may raise anything
         said = str(error).strip().partition("\n")[0]
         raise RecipeError(
             f"torch.export cannot trace {name_of(function)}{_line_of(function, error)}: "
             f"{type(error).__name__}: {said}",
-            "it takes tensors by keyword and returns tensors; branches may not depend on values",
+            hint,
         ) from error
+
+
+@contextlib.contextmanager
+def _in_silence() -> Iterator[None]:
+    """Keep torch from logging its stack where it raises an error, too."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:

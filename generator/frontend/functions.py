@@ -83,6 +83,12 @@ def _expm1(s: Steps, x: Tensor) -> Tensor:
     return s("mul", s("tanh", s("mul", x, 0.5)), s("add", s("exp", x), 1.0))
 
 
+def _log1p(s: Steps, x: Tensor) -> Tensor:
+    """log(1 + x), of an exponential the softplus: the exponential may overflow."""
+    power = s.operand_of("exp", x)
+    return s("log1p", x) if power is None else s("softplus", power)
+
+
 def _cosh(s: Steps, x: Tensor) -> Tensor:
     return s("mul", s("add", s("exp", x), s("exp", s("neg", x))), 0.5)
 
@@ -109,7 +115,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "fmod": _fmod,
     "floor_divide": lambda s, a, b: s("floor", s("div", a, b)),
     "expm1": _expm1,
-    "log1p": lambda s, x: s("log", s("add", x, 1.0)),
+    "log1p": _log1p,
     "log10": lambda s, x: s("mul", s("log", x), 1 / math.log(10)),
     "sinh": lambda s, x: s("mul", s("tanh", x), _cosh(s, x)),
     "cosh": _cosh,

@@ -73,10 +73,10 @@ class Steps:
         low = [self("neg", x) if isinstance(x, Tensor) else -x for x in (a, b)]
         return self("neg", self("max", *low))
 
-    def logarithm_of(self, x: Tensor) -> Tensor | None:
-        """Return what a value is the logarithm of, None for another one."""
+    def operand_of(self, op: str, x: Tensor) -> Tensor | None:
+        """Return what a value is the `op` of, a logarithm say; None for another one."""
         step = next((p for p in self.program.steps if x in p.outs), None)
-        return self.program.tensors[step.args[0]] if step and step.op == "log" else None
+        return self.program.tensors[step.args[0]] if step and step.op == op else None
 
     def ranked(self, x: Tensor, rank: int) -> Tensor:
         """Return a tensor with leading dims of extent 1."""

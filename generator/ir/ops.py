@@ -38,6 +38,7 @@ _UNARY = (
     *("sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
     *("abs", "softplus", "mish", "elu", "sin", "cos", "erf"),
     *("floor", "round"),  # ties to even
+    *("inner_exp", "log1p"),  # exp of what another exp is made of; log(1 + x)
 )
 
 OPS: dict[str, Op] = {

@@ -37,6 +37,7 @@ SAFE_PRIMES = (2147483579, 2147483123, 2147482763, 2147481563)
 LAWLESS = (
     *("sqrt", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
     *("abs", "softplus", "mish", "elu", "sin", "cos", "erf", "floor", "round"),
+    *("inner_exp", "log1p"),
 )
 LAWLESS_OF_TWO = ("gt", "ge", "masked")
 

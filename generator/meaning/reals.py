@@ -75,6 +75,8 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "erf": _one(lambda x: _erf(x).astype(x.dtype)),
     "floor": _one(np.floor),
     "round": _one(np.rint),
+    "inner_exp": _one(np.exp),
+    "log1p": _one(np.log1p),
     "gt": _one(lambda a, b: np.greater(a, b).astype(a.dtype)),
     "ge": _one(lambda a, b: np.greater_equal(a, b).astype(a.dtype)),
     "masked": _one(lambda c, a: np.where(c != 0, a, np.zeros_like(a))),

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import partial
 
+from mirage_kernels.generator.frontend.editing import taken_by
+from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.groups import Cuts, Kind
 from mirage_kernels.generator.partition.parts import Part
-from mirage_kernels.generator.partition.products import products_of
+from mirage_kernels.generator.partition.products import ATTENTION, factors, products_of
 from mirage_kernels.generator.partition.reductions import first_of, nested_exp, reduces
-from mirage_kernels.generator.partition.trace import Node, base_of
+from mirage_kernels.generator.partition.rewriting import PRODUCTS
+from mirage_kernels.generator.partition.trace import Node, Trace, base_of, memory_of
+from mirage_kernels.generator.partition.twins import Use
 
+_PRODUCTS = (*PRODUCTS, ATTENTION)
 Cut = tuple[set[Node], Collection[Node]]  # those of a kind that there are, more of that kind
 
 
@@ -69,3 +74,56 @@ def _behind_results(part: Part) -> Iterator[Node]:
         taken = {base_of(part.trace, n) for n in node.all_input_nodes}
         if taken & {*part.results}:
             yield node
+
+
+def uses_apart(part: Part) -> set[Use]:
+    """Return the uses of a kernel's inputs that need a second name.
+
+    The first product takes a tensor as it is, in one of its factors; so do products beside it in
+    the same factor. Other uses take the second one. What the function writes over has none.
+    """
+    own, products = {*part.nodes}, [n for n in part.nodes if operator_of(n) in _PRODUCTS]
+    uses = [(n, i, _given(part, a)) for n in part.computing for i, a in enumerate(taken_by(n))]
+    found = set[Use]()
+    for tensor in (n for n in part.inputs if memory_of(part.trace, n) not in part.trace.written):
+        mine = {(n, i) for n, i, x in uses if x is tensor}
+        for number in range(min((len(factors(p)) for p in products), default=0)):
+            beside = [p for p in products if products[0] not in _upstream(_factor(p, number), own)]
+            front = set[Node]().union(*(_upstream(_factor(p, number), own) for p in beside))
+            kept = {(n, i) for n, i in mine if n in front}
+            kept |= mine & {(p, taken_by(p).index(_factor(p, number))) for p in beside}
+            if kept:
+                found |= {(n.name, i) for n, i in mine - kept}
+                break
+    return found
+
+
+def _factor(product: Node, number: int) -> Node:
+    return factors(product)[number]
+
+
+def _given(part: Part, node: Node) -> Node:
+    """Return the input that a kernel's operand looks at, or the operand."""
+    while node in part.nodes and node not in part.computing:  # a view
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _upstream(node: Node, among: Collection[Node]) -> set[Node]:
+    """Return a node and what it is made of, of some nodes."""
+    found, left = set[Node](), [node]
+    while left:
+        at = left.pop()
+        if at in among and at not in found:
+            found.add(at)
+            left += at.all_input_nodes
+    return found
+
+
+def twin_of(trace: Trace, use: Use) -> Node:
+    """Return the twin that a use takes, through views."""
+    name, at = use
+    taken = taken_by(next(n for n in trace.nodes if n.name == name))[at]
+    while taken not in trace.twins:
+        taken = taken.all_input_nodes[0]
+    return taken

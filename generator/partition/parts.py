@@ -173,7 +173,8 @@ class Part:
         """
         if not self.is_one(node):
             shape = own(node).meta["val"].shape
-            apart = node in self.trace.inputs or self.is_seen(node) or node in self.gathers
+            given = self.trace.twins.get(node, node) in self.trace.inputs
+            apart = given or self.is_seen(node) or node in self.gathers
             return () if apart else tuple(map(int, shape)) or (1,)
         last = {*self._widths(node)}
         if len(last) != 1 or last & {0, 1}:

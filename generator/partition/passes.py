@@ -12,15 +12,16 @@ from mirage_kernels.generator.partition.pieces import copies_in, in_pieces, slic
 from mirage_kernels.generator.partition.rewriting import rewritten, with_numbers, without_wrappers
 from mirage_kernels.generator.partition.softmaxes import with_columns_apart
 from mirage_kernels.generator.partition.stepwise import along_rows_first
+from mirage_kernels.generator.partition.twins import Use, with_twins
 
 
 def prepare(
-    programs: Sequence[Any], packed: Collection[str]
-) -> tuple[dict[Node, Node], dict[str, list[Node]]]:
+    programs: Sequence[Any], packed: Collection[str], twice: Collection[Use]
+) -> tuple[dict[Node, Node], dict[str, list[Node]], dict[Node, Node]]:
     """Rewrite the graphs of one function, exported at several extents, alike.
 
-    Return of the first what kernels copy over something as it is, by the node that does, and what
-    products named in `packed` have become.
+    Return of the first what kernels copy over something as it is, by the node that does, what
+    products named in `packed` have become, and what the uses in `twice` take, with what it is.
     """
     for program in programs:
         without_wrappers(program.graph, program.graph_module)
@@ -37,4 +38,5 @@ def prepare(
     in_pieces(graphs)
     copies = [copies_in(graph) for graph in graphs]
     parted = [part_columns(graph, packed) for graph in graphs]
-    return copies[0], parted[0]
+    twins = [with_twins(graph, twice) for graph in graphs]
+    return copies[0], parted[0], twins[0]

@@ -9,6 +9,7 @@ from typing import Any
 
 from mirage_kernels.generator.errors import (
     GraphError,
+    OneDimError,
     PlanError,
     RecipeError,
     SearchError,
@@ -18,7 +19,7 @@ from mirage_kernels.generator.frontend.editing import CASTS
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.addressing import require_rows
-from mirage_kernels.generator.partition.cutting import cut_otherwise
+from mirage_kernels.generator.partition.cutting import cut_otherwise, twin_of, uses_apart
 from mirage_kernels.generator.partition.document import Document, bytes_of
 from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind
 from mirage_kernels.generator.partition.horizontal import launches_of
@@ -34,6 +35,7 @@ from mirage_kernels.generator.partition.products import (
 )
 from mirage_kernels.generator.partition.rewriting import PRODUCTS
 from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
+from mirage_kernels.generator.partition.twins import Use
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 
@@ -67,6 +69,8 @@ class Program:
     names: list[str] = field(default_factory=list)  # of recipes, those without a kernel too
     ahead: Ahead | None = None
     recipes: dict[tuple[frozenset[str], str, bool], Recipe | None] = field(default_factory=dict)
+    crossed: set[frozenset[str]] = field(default_factory=set)  # two dims of a tensor would be one
+    once: set[Use] = field(default_factory=set)  # uses of tensors that have no twins
 
     @property
     def results(self) -> list[Result]:
@@ -179,6 +183,7 @@ def _way_of_columns(made: Program, make: Make, most: Most) -> Way:
     while packed:
         trace = Trace(trace.function, trace.dtype, packed)
         way = _way(made, trace, make, most)
+        trace = way.parts[0].trace
         kernels = [{*p.nodes} for p in way.parts if p.kind is not Kind.CALL]
         whole = [n for n, own in trace.parted.items() if not any({*own} <= k for k in kernels)]
         if not whole:
@@ -194,21 +199,46 @@ def _allows(most: Most, limit: Limit) -> bool:
 
 def _way(made: Program, trace: Trace, make: Make, most: Most) -> Way:
     """Return a way, cut anew until every kernel of it could be made."""
-    cuts, limits = Cuts(), _limits(trace)
+    cuts, few = Cuts(), _few_rows(trace, most)
     while True:
-        parts = launches_of(Grouping(trace, lambda n: _allows(most, limits[n]), cuts))
+        parts = launches_of(Grouping(trace, few, cuts))
         if made.ahead is not None:
             made.ahead(_next_recipes(made, parts))
-        wrong = next((p for p in parts if not _is_made(made, make, p, cuts)), None)
+        wrong = next((p for p in parts if not _is_made(made, make, p)), None)
         if wrong is None:
+            parts = [p for p in parts if not {*p.results} & trace.twins.keys()]
             return Way(most, tuple(parts), tuple(_steps(made, trace, parts)))
+        twice = _taken_twice(made, wrong)
+        if twice == trace.twice:
+            cut_otherwise(wrong, cuts)
+        else:
+            trace = Trace(trace.function, trace.dtype, trace.packed, twice)
+            cuts, few = Cuts(), _few_rows(trace, most)
 
 
-def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
-    """Make the kernel of a part; where there is none, note what to cut otherwise."""
+def _few_rows(trace: Trace, most: Most) -> Callable[[Node], bool]:
+    limits = _limits(trace)
+    return lambda n: _allows(most, limits[n])
+
+
+def _taken_twice(made: Program, part: Part) -> set[Use]:
+    """Return the uses that take twins of tensors, where a part has no kernel.
+
+    Those of its own are given up, or there are more where two of its dims would be one.
+    """
+    trace = part.trace
+    own = {n for n in part.inputs if n in trace.twins}
+    if own:
+        made.once |= {u for u in trace.twice if twin_of(trace, u) in own}
+    more = uses_apart(part) if part.key in made.crossed else set()
+    return ({*trace.twice} | more) - made.once
+
+
+def _is_made(made: Program, make: Make, part: Part) -> bool:
+    """Make the kernel of a part; where there is none, note why."""
     if part.kind is Kind.CALL:
         return True
-    nodes = part.key
+    nodes, known = part.key, len(made.names)
     if nodes not in made.kernels and nodes not in made.reasons:
         try:
             result = made.kernels[nodes] = _result(made, make, part)
@@ -219,10 +249,10 @@ def _is_made(made: Program, make: Make, part: Part, cuts: Cuts) -> bool:
         except NO_KERNEL as error:
             made.reasons[nodes] = error.sentence
             made.kernels.pop(nodes, None)
-    if nodes in made.kernels and not _is_slow(made.kernels[nodes], part):
-        return True
-    cut_otherwise(part, cuts)
-    return False
+            if isinstance(error, OneDimError):
+                made.crossed.add(nodes)
+                del made.names[known:]
+    return nodes in made.kernels and not _is_slow(made.kernels[nodes], part)
 
 
 def _result(made: Program, make: Make, part: Part) -> Result:
@@ -337,9 +367,11 @@ def _free_name(program: str, names: Sequence[str], part: Part) -> str:
 def _steps(made: Program, trace: Trace, parts: Sequence[Part]) -> Iterator[Step]:
     """Yield the steps of parts, each with the values that none behind it takes."""
     kept = {trace.name(n) for n in trace.results}
+    twins = {trace.name(twin): trace.name(n) for twin, n in trace.twins.items()}
     last: dict[str, int] = {}
     for i, part in enumerate(parts):
-        last |= dict.fromkeys((trace.name(n) for n in (*part.taken, *part.results)), i)
+        names = (trace.name(n) for n in (*part.taken, *part.results))
+        last |= dict.fromkeys((twins.get(name, name) for name in names), i)
     for i, part in enumerate(parts):
         if part.kind is Kind.CALL:
             step = part.called()
@@ -348,4 +380,13 @@ def _steps(made: Program, trace: Trace, parts: Sequence[Part]) -> Iterator[Step]
             record = result.record
             step = part.step(result.request.recipe, f"{record.recipe}_{record.stem}")
         ended = sorted(name for name, at in last.items() if at == i and name not in kept)
-        yield step | {"last": ended}
+        yield _of_tensors(step, twins) | {"last": ended}
+
+
+def _of_tensors(step: Any, twins: Mapping[str, str]) -> Any:
+    """Return a step whose values are tensors in the places of their twins."""
+    if isinstance(step, list | tuple):
+        return [_of_tensors(x, twins) for x in step]
+    if not isinstance(step, dict) or not twins:
+        return step
+    return {k: twins.get(x, x) if k == "value" else _of_tensors(x, twins) for k, x in step.items()}

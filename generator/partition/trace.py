@@ -13,6 +13,8 @@ from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.declarations import TAKEN
 from mirage_kernels.generator.frontend.editing import CASTS, arguments_of, mutates
 from mirage_kernels.generator.frontend.export import (
+    BRANCHES,
+    LONGER,
     applied,
     called_names,
     dtype_of,
@@ -30,6 +32,7 @@ from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.partition.passes import prepare
 from mirage_kernels.generator.partition.rewriting import constants_of, regions
+from mirage_kernels.generator.partition.twins import Use
 
 if TYPE_CHECKING:
     import torch
@@ -66,11 +69,17 @@ class Trace:
     """A function's nodes at two extents of every dynamic dim; `pairs` has those of both traces.
 
     Products named in `packed` are several, in `parted` by these names: each of a slice of columns.
+    Uses in `twice` take `twins` of tensors.
     """
 
     def __init__(
-        self, function: Function, dtype: torch.dtype, packed: Collection[str] = ()
+        self,
+        function: Function,
+        dtype: torch.dtype,
+        packed: Collection[str] = (),
+        twice: Collection[Use] = (),
     ) -> None:
+        self.packed, self.twice = packed, twice
         self.function, self.dtype, dynamic = function, dtype, function.dynamic
         given = by_name(function.run, function.examples)
         require_examples(function.named, given, dynamic)
@@ -79,8 +88,9 @@ class Trace:
         more = {dim: STEP * (i + 1) for i, dim in enumerate(dims)}
         both = [longer_by(given, dynamic, by) for by in ({}, more)[: 1 + bool(dims)]]
         self.run, self.examples = run, both[0]
-        self.programs = [exported(run, examples) for examples in both]
-        self.copies, self.parted = prepare(self.programs, packed)
+        hints = (BRANCHES, LONGER)
+        self.programs = [exported(run, x, hint) for x, hint in zip(both, hints, strict=False)]
+        self.copies, self.parted, self.twins = prepare(self.programs, packed, twice)
         first, last = (list(p.graph.nodes) for p in (self.programs[0], self.programs[-1]))
         if [str(n.target) for n in first] != [str(n.target) for n in last]:
             raise RecipeError(
@@ -276,7 +286,7 @@ class Trace:
 
     def is_free(self, node: Node) -> bool:
         """Say whether a node computes nothing: a view, or what a kernel makes where it is used."""
-        return is_view(node) or node in self.repeated
+        return is_view(node) or node in self.repeated or node in self.twins
 
     @staticmethod
     def _input(program: Program, node: Node) -> Any:
@@ -335,7 +345,7 @@ def base_of(trace: Trace, node: Node) -> Node:
 def memory_of(trace: Trace, node: Node) -> Node:
     """Return what a value lies in: what views and operators that write over it look at."""
     base = base_of(trace, node)
-    if base in trace.inputs or not mutates(base):
+    if base in trace.inputs or not (mutates(base) or base in trace.twins):
         return base
     return memory_of(trace, base.all_input_nodes[0])
 

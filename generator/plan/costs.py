@@ -165,7 +165,7 @@ class Block:
         """Return the cost of an elementwise op whose result has this layout."""
         hw = self.hardware
         # ex2 takes a product before it; other functions are refined to fp32, a lead.
-        steps = 1 if op == "exp" else 8
+        steps = 1 if op in ("exp", "inner_exp") else 8
         each = hw.simple_cycles
         if op not in SIMPLE:
             each = hw.special_cycles + steps * hw.simple_cycles

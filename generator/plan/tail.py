@@ -35,7 +35,10 @@ PAST: dict[str, Callable[..., float]] = {
     "sqrt": lambda a: math.sqrt(a) if a >= 0 else math.nan,
     "rsqrt": lambda a: 1 / math.sqrt(a) if a > 0 else math.nan,
     "log": lambda a: math.log(a) if a > 0 else math.nan,
-    "exp": lambda a: math.exp(a) if a < LARGEST_EXPONENT else math.nan,
+    **dict.fromkeys(
+        ("exp", "inner_exp"), lambda a: math.exp(a) if a < LARGEST_EXPONENT else math.nan
+    ),
+    "log1p": lambda a: math.log1p(a) if a > -1 else math.nan,
     "sigmoid": lambda a: 1 / (1 + math.exp(-min(max(a, -88.0), 88.0))),
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,

@@ -34,8 +34,8 @@ WARP = 32  # threads
 THREADS_EACH = 2048  # of a multiprocessor: CUDA programming guide, appendix
 MOST_INT = 2**31
 DEAR = {"exp": 5, "log": 8, "sqrt": 6, "rsqrt": 6, "sigmoid": 10, "silu": 10, "tanh": 20} | {
-    **dict.fromkeys(("gelu", "mish", "softplus", "elu", "sin", "cos", "erf"), 25),
-    **{"gelu_tanh": 12, "div": 4},
+    **dict.fromkeys(("gelu", "mish", "softplus", "elu", "sin", "cos", "erf", "log1p"), 25),
+    **{"gelu_tanh": 12, "div": 4, "inner_exp": 5},
 }  # warp instructions of operations that take many
 SCRATCH_BYTES = 32  # of a warp: a float for each element of the widest vector
 

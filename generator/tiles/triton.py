@@ -42,7 +42,7 @@ from mirage_kernels.generator.tiles.triton_host import Host, Launch
 TILE = 64  # of every axis while a muGraph is lowered: the text has names for extents
 ZERO_AT_ZERO = (
     *("neg", "square", "relu", "silu", "gelu", "gelu_tanh", "tanh", "abs", "mish", "elu"),
-    *("erf", "floor", "round"),
+    *("erf", "floor", "round", "log1p"),
 )
 
 

@@ -186,6 +186,23 @@ def test_a_module_of_a_file_is_traced_as_kernelbench_writes_it(tmp_path: Path) -
     assert [n.op for n in spec_of(recipe).nodes] == ["input", "relu", "const", "mul"]
 
 
+def test_a_class_of_a_file_does_not_train(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import torch\n"
+        "class MLPBlock(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.drop = torch.nn.Dropout(0.5)\n"
+        "    def forward(self, x):\n"
+        "        return torch.relu(self.drop(x))\n"
+        "example_inputs = [torch.empty(4, 32)]\n"
+    )
+    recipe = load_recipe(f"{file}:MLPBlock")
+    assert recipe.name == "mlp_block"
+    assert [n.op for n in spec_of(recipe).nodes] == ["input", "relu"]
+
+
 def test_a_function_of_a_file_without_inputs_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "plain.py"
     file.write_text("def double(x):\n    return x + x\n")

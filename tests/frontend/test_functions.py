@@ -60,7 +60,7 @@ def test_a_function_computes_what_pytorch_computes(name: str) -> None:
     require_reference(recipe, trace(recipe, recipe.shapes[0], DType.BF16), DType.BF16)
 
 
-@pytest.mark.parametrize("name", ["expm1", "sinh"])
+@pytest.mark.parametrize("name", ["expm1", "sinh", "log1p"])
 def test_functions_that_are_0_at_0_keep_their_digits_near_it(name: str) -> None:
     function = getattr(torch, name)
     recipe = from_torch(lambda x: function(x), {"x": X}, name="function")

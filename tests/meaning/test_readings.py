@@ -49,6 +49,7 @@ def test_the_writers_have_a_word_for_every_elementwise_op(op: str) -> None:
         "ge": "greater_equal",
         "floor": "whole_below",
         "round": "nearest_whole",
+        "inner_exp": "exp",
     }
     assert statements.vocabulary(op) == attention.word_of(op) == own.get(op, op)
     operands = [f"operand_{i}" for i in range(OPS[op].arity)]

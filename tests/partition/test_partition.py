@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from mirage_kernels.early_weights import Early
-from mirage_kernels.generator.errors import SearchError
+from mirage_kernels.generator.errors import RecipeError, SearchError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.program import partitioned
 from mirage_kernels.generator.partition.trace import Function
@@ -207,9 +207,10 @@ def test_a_chain_for_which_nothing_is_found_is_cut_in_halves() -> None:
     require_same(program, chain, x=drawn(5, 96))
 
 
-def test_a_small_exp_in_front_of_attention_is_a_kernel_of_its_own() -> None:
+def test_a_small_softmax_in_front_of_attention_is_a_kernel_of_its_own() -> None:
     def tempered(q: Tensor, k: Tensor, v: Tensor, t: Tensor) -> Tensor:
-        return torch.softmax((q @ k.transpose(-1, -2)) * t.exp()[:, None, None], -1) @ v
+        shares = torch.softmax(t, 0)[:, None, None]
+        return torch.softmax((q @ k.transpose(-1, -2)) * shares, -1) @ v
 
     def make(recipe: Recipe) -> Result:
         if len(trace(recipe, recipe.shapes[0], DType.BF16).of("exp")) > 1:
@@ -218,7 +219,17 @@ def test_a_small_exp_in_front_of_attention_is_a_kernel_of_its_own() -> None:
 
     sizes = {"q": (2, 4, 8, 16), "k": (2, 4, 24, 16), "v": (2, 4, 24, 16), "t": (4,)}
     program = cut(tempered, [], make, **sizes)
-    assert ways(program)[0] == ["exp", "matmul, mul, softmax, matmul"]
+    assert ways(program)[0] == ["softmax", "matmul, mul, softmax, matmul"]
+    require_same(program, tempered, **{name: drawn(*size) for name, size in sizes.items()})
+
+
+def test_a_temperature_that_is_an_exp_is_part_of_attention() -> None:
+    def tempered(q: Tensor, k: Tensor, v: Tensor, t: Tensor) -> Tensor:
+        return torch.softmax((q @ k.transpose(-1, -2)) * t.exp()[:, None, None], -1) @ v
+
+    sizes = {"q": (2, 4, 8, 16), "k": (2, 4, 24, 16), "v": (2, 4, 24, 16), "t": (4,)}
+    program = cut(tempered, [], really_made, **sizes)
+    assert ways(program)[0] == ["matmul, exp, mul, softmax, matmul"]
     require_same(program, tempered, **{name: drawn(*size) for name, size in sizes.items()})
 
 
@@ -390,3 +401,14 @@ def test_a_program_may_have_positions_alone_as_its_result(keep: bool) -> None:
 
     program = cut(token, ["x"], x=(4, 96), n=(96,), w=(200, 96))
     require_same(program, token, x=drawn(7, 96), n=drawn(96), w=drawn(200, 96))  # int64 too
+
+
+def test_an_input_that_lacks_its_dynamic_dim_is_pointed_at(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {n: torch.empty(8, 32, device="meta", dtype=torch.bfloat16) for n in ("x", "y")}
+    function = Function(lambda x, y: x * y, given, {"x": {0: "M"}}, "f")
+    with pytest.raises(RecipeError, match="cannot trace") as caught:
+        partitioned(function, DType.BF16, "sm_90a", made)
+    assert "name a dynamic dim in all inputs that have it" in caught.value.hint
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_kernels.generator import ir
-from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.errors import GraphError, OneDimError
+from mirage_kernels.generator.frontend.inner_exps import with_inner_exps
 from mirage_kernels.generator.frontend.positional.dims import (
     LOOP,
     Cut,
@@ -75,7 +76,8 @@ def lower(program: Program, shared: Iterable[Sequence[InputDim]] = ()) -> Lowere
     while True:  # ends: a refinement joins two factors or splits one into smaller ones
         with contextlib.suppress(Refined):
             factors.names = _roles(_read(program, factors).graph)
-            return _read(program, factors)
+            made = _read(program, factors)
+            return replace(made, graph=with_inner_exps(made.graph))
 
 
 def _roles(graph: ir.Graph) -> dict[str, str]:
@@ -142,7 +144,7 @@ def _program_input(scope: Scope, tensor: Tensor, number: int) -> Tile:
     outermost_first = sorted(range(tensor.num_dims), key=lambda i: (-tensor.layout[i], i))
     stored = [f for i in outermost_first for f in rows[i]]
     if len(set(stored)) < len(stored):
-        raise GraphError(
+        raise OneDimError(
             f"the program makes two dims of input {number}, {list(tensor.dims)}, one and the same",
             "a product of a square tensor with itself has no named form yet",
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.errors import GraphError, OneDimError
 from mirage_kernels.generator.frontend.positional.dims import LOOP, Scope, Tile
 from mirage_kernels.generator.frontend.positional.positions import chosen
 from mirage_kernels.generator.frontend.positional.views import (
@@ -164,7 +164,7 @@ def _matmul(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     rows = (*batch, a.rows[-2], b.rows[-1])
     row = (*a.rows[-2], *inner, *b.rows[-1])
     if len(set(row)) < len(row):
-        raise GraphError(
+        raise OneDimError(
             f"matmul over a dim of {scope.factors.extent(row[:1])} elements that is also a row or "
             "a column of the operands",
             "a product of a tensor with itself has no named form yet",
