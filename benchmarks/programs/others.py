@@ -1,6 +1,7 @@
 """Programs that were written after the generator, to see what it makes of functions it never saw.
 
-Steps of recurrent models, sampling, losses, gradients and an optimizer, at sizes of today's models.
+Steps of recurrent models, [K, N] weights, sampling, losses, gradients and an optimizer, at sizes of
+today's models. Where they fell short it was mended.
 """
 
 from __future__ import annotations
@@ -64,6 +65,15 @@ def delta_rule_step(
     delta = (v - (s * k[..., None]).sum(-2)) * beta[..., None]
     s = s + k[..., None] * delta[..., None, :]
     return (s * q[..., None]).sum(-2), s
+
+
+@program("others/rwkv_step", rows=(1, 16), **STATE_AND_TOKENS, w=("M", HEADS, DIM), u=(HEADS, DIM))
+def rwkv_step(
+    s: Tensor, q: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor]:
+    more = k[..., None] * v[..., None, :]
+    out = (q[..., None] * (s + u[..., None] * more)).sum(-2)
+    return out, s * torch.exp(-torch.exp(w))[..., None] + more
 
 
 @program(
@@ -180,6 +190,44 @@ def instance_style(x: Tensor, g: Tensor, b: Tensor) -> Tensor:
     mean = x.mean((2, 3), keepdim=True)
     deviation = torch.sqrt(x.var((2, 3), keepdim=True, correction=0) + 1e-5)
     return (x - mean) / deviation * g[:, :, None, None] + b[:, :, None, None]
+
+
+# -- weights as [K, N], and tensors that are taken twice -------------------------------------------
+
+
+@program("others/conv1d_mlp", rows=FEW, x=("M", 2048), u=(2048, 8192), b=(8192,), d=(8192, 2048))
+def conv1d_mlp(x: Tensor, u: Tensor, b: Tensor, d: Tensor) -> Tensor:
+    return x + F.gelu(torch.addmm(b, x, u), approximate="tanh") @ d
+
+
+@program("others/gated_columns", rows=FEW, x=("M", K), g=(K, 11008), u=(K, 11008), d=(11008, K))
+def gated_columns(x: Tensor, g: Tensor, u: Tensor, d: Tensor) -> Tensor:
+    return (F.silu(x @ g) * (x @ u)) @ d
+
+
+@program("others/norm_columns", rows=FEW, x=("M", K), n=(K,), w=(K, 6144))
+def norm_columns(x: Tensor, n: Tensor, w: Tensor) -> Tensor:
+    return F.rms_norm(x, (K,), n, 1e-5) @ w
+
+
+@program("others/router_columns", rows=FEW, x=("M", K), w=(K, 128))
+def router_columns(x: Tensor, w: Tensor) -> Tensor:
+    return torch.softmax(x @ w, -1)
+
+
+@program("others/square_residual", rows=FEW, x=("M", K), w=(K, K))
+def square_residual(x: Tensor, w: Tensor) -> Tensor:
+    return x + F.silu(F.linear(x, w))
+
+
+@program("others/attention_to_itself", rows=(16,), x=("M", 16, 64, 64))
+def attention_to_itself(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x, x, x)
+
+
+@program("others/gram_matrices", rows=SMALL, x=("M", 64, 1024))
+def gram_matrices(x: Tensor) -> Tensor:
+    return x @ x.transpose(1, 2) / 65536
 
 
 # -- sampling --------------------------------------------------------------------------------------

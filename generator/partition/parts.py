@@ -135,7 +135,7 @@ class Part:
         dynamic: dict[str, dict[int, str]] = {}
         extents: dict[str, int] = {}
         for node, own in names.items():
-            for at, size in enumerate(self.trace.shape(node)):
+            for at, size in enumerate(self.shape(node)):
                 if isinstance(size, dict):
                     dim = _dim(size)
                     dynamic.setdefault(own, {})[at] = dim
@@ -176,21 +176,31 @@ class Part:
             given = self.trace.twins.get(node, node) in self.trace.inputs
             apart = given or self.is_seen(node) or node in self.gathers
             return () if apart else tuple(map(int, shape)) or (1,)
-        last = {*self._widths(node)}
-        if len(last) != 1 or last & {0, 1}:
-            raise RecipeError(f"{self.trace.name(node)} has one element, and no one width")
-        return (*last,)
+        return (self._width(node)[own(node) is not node],)
 
-    def _widths(self, node: Node) -> Iterator[int]:
+    def shape(self, node: Node) -> list[Size]:
+        """Return the extents of an input as its kernel sees it."""
+        return (
+            [self.trace.size(*self._width(node))] if self.is_one(node) else self.trace.shape(node)
+        )
+
+    def _width(self, node: Node) -> tuple[int, int]:
+        """Return in both traces how many elements a kernel sees of an input with a single one."""
+        found = {*self._widths(node)}
+        if len(found) != 1 or {0, 1} & {*next(iter(found))}:
+            raise RecipeError(f"{self.trace.name(node)} has one element, and no one width")
+        return found.pop()
+
+    def _widths(self, node: Node) -> Iterator[tuple[int, int]]:
         """Yield the last extents of what a single element goes to, 0 for what has no such."""
         for user in self.trace.users(node):
             if reduces(user) or is_view(user):
-                yield 0
+                yield 0, 0
             elif self.is_one(user) and user in self.nodes and user not in self.results:
                 yield from self._widths(user)
             elif user in self.nodes:
-                shape = user.meta["val"].shape
-                yield int(shape[-1]) if shape else 0
+                shapes = [n.meta["val"].shape or (0,) for n in (user, self.trace.pairs[user])]
+                yield int(shapes[0][-1]), int(shapes[1][-1])
 
     def strides(self, own: Own) -> Iterator[tuple[Node, tuple[int, ...]]]:
         """Yield inputs that PyTorch looks at, and results that have a place, with their strides."""
@@ -259,7 +269,7 @@ class Part:
             "inputs": [
                 {
                     "value": n,
-                    "shape": [*_extents(layout, self.trace.shape(by_name[n]), sizes)],
+                    "shape": [*_extents(layout, self.shape(by_name[n]), sizes)],
                     "one": self.is_one(by_name[n]),
                 }
                 | self._counted(recipe, by_name[n], layout)
@@ -281,7 +291,7 @@ class Part:
 
     def _counted(self, recipe: Recipe, node: Node, layout: Layout) -> Step:
         """Return that an input has a kernel's rows where its shape, which is static, is silent."""
-        static = all(isinstance(s, int) for s in self.trace.shape(node))
+        static = all(isinstance(s, int) for s in self.shape(node))
         return {"by_row": True} if static and {*recipe.dynamic} & {*flat(layout)} else {}
 
     def _rows(self, node: Node, layout: Layout) -> Step:

@@ -8,11 +8,15 @@ from math import prod
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.editing import CASTS
 from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.rewriting import PRODUCTS
 from mirage_kernels.generator.partition.trace import Node, Trace
+from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.recipe import trace as spec_of
 
 MOST_NODES = 14  # of a kernel: what a search finds in seconds
 MOST_OF_SEVERAL = 8  # nodes of a kernel with what is in front of such products
+FEW_COLUMNS = 512
 ATTENTION = "scaled_dot_product_attention"
 
 
@@ -70,6 +74,20 @@ def is_batched(node: Node) -> bool:
     if operator_of(node) == "einsum":
         return len(max(shapes, key=prod)) > 2  # weights are more than what they multiply
     return len(shapes[1]) > 2
+
+
+def has_few_columns(recipe: Recipe) -> bool:
+    """Say whether all products are by [K, N] matrices, of so few columns that no schedule fits.
+
+    General kernels are as fast as PyTorch there (`others/router_columns`, 4096 -> 128 with a
+    softmax: 4.7 us, PyTorch 7.2). Of 4096 columns they were not: 13.7 us, PyTorch 12.2.
+    """
+    spec, found = spec_of(recipe, recipe.shapes[0], DType.BF16), list[bool]()
+    for node in spec.of("contract"):
+        static = (spec.values[a].type for a in node.args)
+        weights = [t for t in static if not any(d.dynamic for d in t.dims)]
+        found += [t.names[-1] != node.over and t.dims[-1].size <= FEW_COLUMNS for t in weights]
+    return bool(found) and all(found)
 
 
 def may_be_general(nodes: Sequence[Node]) -> bool:

@@ -15,7 +15,6 @@ from mirage_kernels.generator.errors import (
     SearchError,
     VerifyError,
 )
-from mirage_kernels.generator.frontend.editing import CASTS
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.addressing import require_rows
@@ -26,24 +25,22 @@ from mirage_kernels.generator.partition.horizontal import launches_of
 from mirage_kernels.generator.partition.packed import packed_in
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name
 from mirage_kernels.generator.partition.products import (
-    factors,
     free_extents,
-    is_batched,
-    is_wider,
     products_of,
     require_one_type,
 )
 from mirage_kernels.generator.partition.rewriting import PRODUCTS
-from mirage_kernels.generator.partition.trace import Function, Node, Trace, is_view
+from mirage_kernels.generator.partition.speed import is_fast, is_of_few, is_slow
+from mirage_kernels.generator.partition.trace import Function, Node, Trace
 from mirage_kernels.generator.partition.twins import Use
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 
-OF_FEW_TOKENS = "sliced_k"
 Most = Mapping[str, int]  # of dynamic extents
 Limit = bool | dict[str, int]  # that products have few rows: always, never, up to an extent
 Make = Callable[[Recipe], Result]
 Ahead = Callable[[Sequence[Recipe]], None]  # told what will probably be made next
+SLOW = "no fast schedule takes it, and a general kernel takes longer"
 NO_KERNEL = (RecipeError, GraphError, SearchError, PlanError, VerifyError)
 
 
@@ -70,6 +67,7 @@ class Program:
     ahead: Ahead | None = None
     recipes: dict[tuple[frozenset[str], str, bool], Recipe | None] = field(default_factory=dict)
     crossed: set[frozenset[str]] = field(default_factory=set)  # two dims of a tensor would be one
+    slow: set[str] = field(default_factory=set)  # nodes that kernels would take longer for
     once: set[Use] = field(default_factory=set)  # uses of tensors that have no twins
 
     @property
@@ -118,13 +116,19 @@ class Program:
                 if "kernel" in step:
                     yield f"  kernel {step['kernel']}: {ops}"
                 elif part.runs:
-                    reason = part.trace.refused.get(part.nodes[0], "")
+                    slow = self.slow if way.most or len(self.ways) == 1 else ()
+                    known = SLOW if part.nodes[0].name in slow else ""
+                    reason = part.trace.refused.get(part.nodes[0], known)
                     yield f"  PyTorch: {ops}{reason and f': {reason}'}"
 
     def reason_lines(self) -> Iterator[str]:
         """Say why parts have no kernel, or are of several."""
-        left = {n.name for w in self.ways for p in w.parts if p.kind is Kind.CALL for n in p.nodes}
+        parts = [p for way in self.ways for p in way.parts]
+        left = {n.name for p in parts if p.kind is Kind.CALL for n in p.nodes}
+        whole = [p.key for p in parts if p.kind is not Kind.CALL]
         for nodes, reason in self.reasons.items():
+            if any(nodes < key for key in whole):  # with a tensor taken twice it is one
+                continue
             yield f"  {'no kernel' if nodes & left else 'several kernels'}: {reason}"
 
 
@@ -252,7 +256,10 @@ def _is_made(made: Program, make: Make, part: Part) -> bool:
             if isinstance(error, OneDimError):
                 made.crossed.add(nodes)
                 del made.names[known:]
-    return nodes in made.kernels and not _is_slow(made.kernels[nodes], part)
+    if nodes in made.kernels and is_slow(made.kernels[nodes], part):
+        made.slow |= nodes
+        return False
+    return nodes in made.kernels
 
 
 def _result(made: Program, make: Make, part: Part) -> Result:
@@ -261,7 +268,7 @@ def _result(made: Program, make: Make, part: Part) -> Result:
     Raises RecipeError for a product of weights without rows, or with many.
     """
     name = _free_name(made.name, made.names, part)
-    by_rows, fixed = _by_rows(made, part, name), _is_of_few(part)
+    by_rows, fixed = _by_rows(made, part, name), is_of_few(part)
     if by_rows or not fixed:
         made.names.append(name)
     if by_rows and fixed:
@@ -269,7 +276,7 @@ def _result(made: Program, make: Make, part: Part) -> Result:
     if by_rows:
         with suppress(*NO_KERNEL):
             result = make(by_rows)
-            if _is_fast(result):
+            if is_fast(result):
                 return result
     plain = None if fixed else made.recipe(part, name, by_rows=False)
     if plain is None:
@@ -287,11 +294,6 @@ def _by_rows(made: Program, part: Part, name: str) -> Recipe | None:
     return None
 
 
-def _is_of_few(part: Part) -> bool:
-    """Say whether only fast schedules serve a part: weights by rows of a static number."""
-    return part.kind is Kind.PRODUCT and _is_fixed(part) and not _is_batched(part)
-
-
 def _next_recipes(made: Program, parts: Sequence[Part]) -> list[Recipe]:
     """Return what kernels of parts are made of first, if all of these become kernels."""
     names, found = [*made.names], list[Recipe]()
@@ -301,57 +303,12 @@ def _next_recipes(made: Program, parts: Sequence[Part]) -> list[Recipe]:
         name = _free_name(made.name, names, part)
         first = _by_rows(made, part, name)
         with suppress(*NO_KERNEL):
-            if first is None and not _is_of_few(part):
+            if first is None and not is_of_few(part):
                 first = made.recipe(part, name, by_rows=False)
         if first is not None:
             names.append(name)
             found.append(first)
     return found
-
-
-def _is_fixed(part: Part) -> bool:
-    """Say whether all extents of a product are static: there is the general schedule only then."""
-    sizes = (s for n in part.inputs for s in part.trace.shape(n))
-    return _of_weights(part) and all(isinstance(s, int) for s in sizes)
-
-
-def _is_slow(result: Result, part: Part) -> bool:
-    """Say whether another cut multiplies weights faster, or PyTorch does.
-
-    So it is where there is the general schedule only, or for 64 rows one that is made for few; not
-    where PyTorch would write operands anew, in fp32. Products by several matrices are general in
-    any case: those are slow that are more than one kernel.
-    """
-    if result.record.no_plan:
-        return True
-    variants = result.record.variants
-    alone = part.siblings[0] if part.siblings else part
-    few = len(alone.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
-    one = len(result.record.graph.blocks) == 1
-    slow = few or not (_is_fast(result) or (one and _is_batched(part)))
-    return part.kind is Kind.PRODUCT and _of_weights(part) and slow
-
-
-def _is_batched(part: Part) -> bool:
-    """Say whether all products of a part are by several matrices: only general kernels do that."""
-    return all(map(is_batched, products_of(part.nodes)))
-
-
-def _is_fast(result: Result) -> bool:
-    """Say whether a kernel is a fast schedule's."""
-    variants = result.record.variants
-    return not result.record.no_plan and all(v.schedule != "general" for v in variants)
-
-
-def _of_weights(part: Part) -> bool:
-    """Say whether products take inputs of static extents as they are, or casts that round them."""
-    taken = [a for n in products_of(part.nodes) for a in factors(n)]
-    if any(a in part.nodes and operator_of(a) in CASTS and is_wider(part.trace, a) for a in taken):
-        return False
-    while views := [n for n in taken if n in part.nodes and is_view(n)]:
-        taken = [n for n in taken if n not in views] + [n.all_input_nodes[0] for n in views]
-    weights = [n for n in taken if n in part.trace.inputs]
-    return any(all(isinstance(s, int) for s in part.trace.shape(n)) for n in weights)
 
 
 def _free_name(program: str, names: Sequence[str], part: Part) -> str:

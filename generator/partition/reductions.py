@@ -30,12 +30,14 @@ def reduces(node: Node) -> bool:
 
     One along dims of one element does not, nor does a loss that has a value for each element.
     """
+    if operator_of(node) not in REDUCTIONS:
+        return False
     shapes = [first_of(n).shape for n in (*node.all_input_nodes[:1], node)]
     same = prod(shapes[0]) == prod(shapes[1]) and len(shapes[0]) != len(shapes[1])
     alike = same or shapes[0] == shapes[1]
     ones = operator_of(node) in ("sum", "mean", "logsumexp") and alike
     ones |= operator_of(node) in LOSSES and len(shapes[1]) > 0
-    return operator_of(node) in REDUCTIONS and not ones
+    return not ones
 
 
 def nested_exp(

@@ -237,6 +237,12 @@ class TileProgram:
         return tuple(s for s in self.loop if s.do is Do.LOAD)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The loaded tiles of rows that lie side by side: the lines in memory are the depth's."""
+        rows = {o.name for o in self.inputs if o.type.names[-1:] == (self.roles.rows,)}
+        return tuple(s.out for s in self.loads if s.layout is Layout.ROWS and s.args[0] in rows)
+
+    @property
     def accumulators(self) -> tuple[Statement, ...]:
         """The statements that add to a value carried across the loop."""
         return tuple(s for s in self.loop if s.do in (Do.CONTRACT, Do.SUM))

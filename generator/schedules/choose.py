@@ -49,7 +49,7 @@ def programs_of(recipe: str, graph: Graph, arch: str) -> tuple[TileProgram, ...]
     all else is a matter of a variant's knobs. Raises PlanError for a muGraph without a plan.
     """
     plain = tile_program(recipe, graph, arch)
-    made = with_producer_blocks(plain, target(arch))
+    made = plain if plain.columns else with_producer_blocks(plain, target(arch))
     return (made, plain) if made.producers else (plain,)
 
 
@@ -79,6 +79,8 @@ def buckets(program: TileProgram, on: Target) -> tuple[int, ...]:
         return tuple(sorted({size for s in fitting for size in s.buckets}))
     if program.also:
         return BUCKETS_WITH_RESULTS
+    if program.columns:
+        return BUCKETS[1:]  # a product takes 16 tokens
     again = program.statistics and not has_prologue(program, on)
     return BUCKETS_WITH_STATISTICS if again else BUCKETS
 

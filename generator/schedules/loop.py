@@ -163,6 +163,11 @@ def prologue_warps(knobs: Knobs) -> int:
     return knobs.prologue_warps if isinstance(knobs, LoopKnobs) else 0
 
 
+def columns_reason(program: TileProgram) -> tuple[str, ...]:
+    """Return why a schedule whose copies take lines of rows does not fit a program."""
+    return ("rows of its weights lie side by side",) if program.columns else ()
+
+
 def reasons_against(on: Target) -> tuple[str, ...]:
     """Return why a target runs no schedule of warpgroup products."""
     return () if on.arch in WITH_WARPGROUPS else (f"{on.arch} has no wgmma",)

@@ -155,15 +155,16 @@ def write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
             writer.function(f"const auto copy_vectors = {capture}{takes} {{", *copies)
             callbacks = f"copy_vectors, {callbacks}"
         if not program.stacked:
-            rows = (_map(s, program, plan) for _, s in tiles if s.layout is Layout.ROWS)
-            found = (f"tile::prefetch_tile({row}, {plan.tile_row}, k);" for row in rows)
+            rows = [s for _, s in tiles if s.layout is Layout.ROWS]
+            kinds = ((_tile(s, program) or "tile", _map(s, program, plan)) for s in rows)
+            found = (f"tile::prefetch_{kind}({row}, {plan.tile_row}, k);" for kind, row in kinds)
             writer.function("const auto prefetch_weights = [&](int k) {", *found)
         with writer.block("const auto copy_weights = [&](const auto& buffer, int k) {", "};"):
             for i, s in tiles:
                 inner = s.layout is Layout.INNER
                 place = "buffer.inner(), " if inner else f"buffer.rows({i - 1}), "
                 place += f"{_map(s, program, plan)}, {'0' if inner else plan.tile_row}"
-                copy = "copy_tile" if inner else "copy_tile_once"
+                copy = "copy_tile" if inner else f"copy_{_tile(s, program) or 'tile_once'}"
                 writer.line(f"tile::{copy}({place}, k, buffer.full);")
         with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
             where = f"given.{plan.maps}[0], first_token, k, buffer.full"
@@ -173,6 +174,11 @@ def write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
         else:
             writer.line(f"block.copy(args.constant_weights, prefetch_weights, {callbacks});")
         writer.line("return;")
+
+
+def _tile(s: Statement, program: TileProgram) -> str:
+    """Return what functions call a tile of rows whose lines are the depth's, "" for others."""
+    return "columns<Block::kRows>" if s.out in program.columns else ""
 
 
 def write_launch(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
@@ -245,6 +251,9 @@ def _tensor(s: Statement, program: TileProgram, tokens: str, part: int = 0) -> t
     inner = roles.inner_of(s.type)
     rows = [*statements.part_dims(program), roles.rows][part]
     lines, stride = inner.name if inner else rows, roles.depth
+    if s.out in program.columns:
+        size = "tile::kTmaDepth, tile::ColumnTiles<Block::kRows>::kTileRows"
+        return f"{{args.inputs[{index}], {roles.depth}, {rows}, {rows}}}", size
     size = statements.inner_lines(s, program, "Block::kRows")
     if s.layout is Layout.TOKENS:
         lines, stride = tokens, f"args.row_strides[{index}]"

@@ -16,10 +16,10 @@ struct TmaArgs {
   CUtensorMap maps[kMaps];
 };
 
-// A tensor, and the lines of its TMA tiles.
+// A tensor, and the lines of its TMA tiles, with their elements.
 struct TiledTensor {
   Tensor tensor;
-  int lines;
+  int lines, elements = kTmaDepth;
 };
 
 // The tiles of a result of `rows` and `tokens`; so many blocks share rows.
@@ -34,7 +34,8 @@ cudaError_t launch_tma(void (*kernel)(TmaArgs<kMaps>), Grid grid, const LaunchAr
                        const TiledTensor (&tensors)[kMaps], cudaStream_t stream) {
   TmaArgs<kMaps> given{args};
   for (int i = 0; i < kMaps; ++i) {
-    const cudaError_t status = encode<T>(&given.maps[i], tensors[i].tensor, tensors[i].lines);
+    const auto& [tensor, lines, elements] = tensors[i];
+    const cudaError_t status = encode<T>(&given.maps[i], tensor, lines, elements);
     if (status != cudaSuccess) return status;
   }
   return launch(kernel, grid, given, stream);

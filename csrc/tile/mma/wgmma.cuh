@@ -21,11 +21,13 @@ struct WideAccum {
   float at[kTiles][kTokens / kTokenTile][4] = {};
 };
 
-// The descriptor of a TMA tile in shared memory: K-major, 128-byte swizzle.
-__device__ inline uint64_t descriptor(const char* tile) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kEightLines = uint64_t{kSwizzleAtomBytes / kDescriptorUnit} << 32;
-  return kSwizzle128 | kEightLines | uint64_t{1} << 16 |
+// The descriptor of a TMA tile in shared memory whose lines have 128 bytes, or 64, which the
+// swizzle covers.
+template <int kLineBytes = kTmaRowBytes>
+__device__ uint64_t descriptor(const char* tile) {
+  constexpr uint64_t kSwizzle = uint64_t{kLineBytes == kTmaRowBytes ? 1 : 2} << 62;
+  constexpr uint64_t kEightLines = uint64_t{8 * kLineBytes / kDescriptorUnit} << 32;
+  return kSwizzle | kEightLines | uint64_t{1} << 16 |
          (shared_address(tile) & 0x3ffff) / kDescriptorUnit;
 }
 
@@ -100,6 +102,7 @@ struct Wgmma;
 
 MIRAGE_TILE_WGMMA(16, 8, 9, 10, 11, 12, 0)
 MIRAGE_TILE_WGMMA(32, 16, 17, 18, 19, 20, 0)
+MIRAGE_TILE_WGMMA(32, 16, 17, 18, 19, 20, 1)
 MIRAGE_TILE_WGMMA(48, 24, 25, 26, 27, 28, 0)
 MIRAGE_TILE_WGMMA(64, 32, 33, 34, 35, 36, 0)
 MIRAGE_TILE_WGMMA(64, 32, 33, 34, 35, 36, 1)

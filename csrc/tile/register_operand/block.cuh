@@ -158,6 +158,12 @@ struct SharedRows {
   const char* at;  // of the first tile
 };
 
+// The same of a [depth, rows] tensor, whose lines are the k.
+template <class Block>
+struct SharedColumns {
+  const char* at;
+};
+
 // [M, N] fp32 of a warpgroup: of rows 8 m + 0..7 a lane has the accumulators of an mma.m16n8k16
 // with 16 tokens.
 template <int kRows>
@@ -177,6 +183,9 @@ struct RegisterOperandStep {
   int stage, tma, k;
 
   __device__ SharedRows<Block> rows(int i) const { return {block.buffer(stage, tma).rows(i)}; }
+  __device__ SharedColumns<Block> columns(int i) const {
+    return {block.buffer(stage, tma).rows(i)};
+  }
   __device__ SharedRows<Block> inner() const { return {block.buffer(stage, tma).inner()}; }
 
   // Warps without tokens read nothing; their products are not used.
@@ -221,6 +230,25 @@ __device__ void contract(SwappedAccum<kRows>& accum, SharedRows<Block> rows,
     for (int n = 0; n < kRows; n += kSide) {
       auto& sums = reinterpret_cast<float (&)[kSide / kLineTile][4]>(accum.at[n / kLineTile]);
       Wgmma<T, kSide>::add(sums, operand.registers, descriptor(weights + n * kTmaRowBytes));
+    }
+  });
+}
+
+template <int kRows, class T, int kChunks, class Block>
+__device__ void contract(SwappedAccum<kRows>& accum, SharedColumns<Block> columns,
+                         const Fragment<Dims::kTokensDepth, T, 2, kChunks>& tokens) {
+  static_assert(kChunks * 2 == Block::kTmaTilesAtOnce * kMmas, "all of one barrier");
+  using Tiles = ColumnTiles<kRows>;
+  constexpr int kLines = Tiles::kTileRows / kLineTile, kStep = kMmaDepth * Tiles::kLineBytes;
+  begin_products();
+  unrolled<Block::kTmaTilesAtOnce * kMmas>([&](int m) {
+    const OperandA<T> operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m);
+    const char* weights = columns.at + m / kMmas * Block::kTmaBytes + m % kMmas * kStep;
+#pragma unroll
+    for (int i = 0; i < Tiles::kTiles; ++i) {
+      auto& sums = reinterpret_cast<float (&)[kLines][4]>(accum.at[i * kLines]);
+      const uint64_t tile = descriptor<Tiles::kLineBytes>(weights + i * Tiles::kBytes);
+      Wgmma<T, Tiles::kTileRows, true>::add(sums, operand.registers, tile);
     }
   });
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def _result(alike: Sequence[MuGraph], name: str, catalogs: tuple[Path, ...]) -> 
     """Make the kernel of the first of muGraphs with the same dims that has one."""
     first = alike[0]
     recipe = replace(recipe_of(first.spec), name=name, summary=f"{name}, recorded with mi")
-    graphs, gate = [one.found.graph for one in alike], first.gate
+    graphs, gate = [_with_own_names(one.found.graph) for one in alike], first.gate
     (rows,) = recipe.dynamic or ("",)
     subjects = (Subject(name, _counting(g, rows), target(DEFAULT_ARCH)) for g in graphs)
     if any(map(_is_fast, subjects)):
@@ -115,6 +116,25 @@ def _ranked(graphs: Sequence[Graph]) -> Iterator[Ranked]:
 def _shape(recipe: Recipe, found: MuGraph) -> Shape:
     sizes = sizes_of(found.spec.graph)
     return Shape("a graph recorded with mi", {d: sizes[d] for d in recipe.static_dims})
+
+
+def _with_own_names(graph: Graph) -> Graph:
+    """Return a graph whose results are called otherwise than what blocks compute: as in a file."""
+    inner = {name for n in graph.blocks if n.body is not None for name in n.body.values}
+    taken, names = inner | {*graph.values}, dict[str, str]()
+    for name in inner.intersection(graph.outputs):
+        own = (f"{name}_out{'_' * i}" for i in count())
+        names[name] = next(n for n in own if n not in taken)
+    nodes = (
+        replace(
+            node,
+            args=tuple(names.get(a, a) for a in node.args),
+            outs=tuple(replace(v, name=names.get(v.name, v.name)) for v in node.outs),
+        )
+        for node in graph.nodes
+    )
+    outputs = tuple(names.get(o, o) for o in graph.outputs)
+    return replace(graph, nodes=tuple(nodes), outputs=outputs) if names else graph
 
 
 def _counting(graph: Graph, rows: str) -> Graph:

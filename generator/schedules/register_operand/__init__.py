@@ -30,6 +30,7 @@ from mirage_kernels.generator.schedules.prologue import has_prologue, main_progr
 from mirage_kernels.generator.schedules.register_operand.areas import arranged
 from mirage_kernels.generator.schedules.register_operand.block import (
     BLOCK_ROWS,
+    COLUMN_TILE,
     STEP_DEPTH,
     STEP_TILES,
     STORED,
@@ -43,6 +44,7 @@ from mirage_kernels.generator.target import Target
 MOST_ROWS = 112  # of one product: the N side of the vocabulary's largest
 MOST_FINISHED = 256  # that a block finishes
 
+FEWEST_COLUMNS = 32  # such tiles; with fewer most multiprocessors are idle
 FEW_FOR_SLICED_K = 16  # tokens; up to so many sliced-K is as fast
 FEW_IN_EVERY_BLOCK = 8  # the same of tokens that are made (16 in a prologue 11.8 us, else 12.9)
 FEWEST_OF_SEVERAL = 48  # rows of one of several products: smaller ones read tokens too often
@@ -95,18 +97,33 @@ def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
     """Return why register operands do not fit a program."""
     runs = has_prologue(program, on) or can_run(program.streamed)
     form = () if runs else ("its loop computes with weights before it multiplies them",)
-    return (*loop.reasons_against(on), *form)
+    return (*loop.reasons_against(on), *form, *_reasons_of_columns(program))
+
+
+def _reasons_of_columns(program: TileProgram) -> tuple[str, ...]:
+    """Return why weights whose rows lie side by side do not fit."""
+    if not program.columns:
+        return ()
+    rows = program.extents[program.roles.rows]
+    reasons = {
+        f"lines of {rows} elements are not 16-byte aligned": rows % loop.ALIGNED_ELEMENTS,
+        f"{rows} rows are too few for blocks of {COLUMN_TILE}": rows < FEWEST_COLUMNS * COLUMN_TILE,
+        "it has inner rows beside such whose lines are the depth's": program.roles.inner,
+        "it stores several results": program.also,
+        "its weights come in parts": program.row_parts,
+    }
+    return tuple(reason for reason, holds in reasons.items() if holds)
 
 
 def choose(program: TileProgram, tokens: int, on: Target) -> RegisterOperand | None:
     """Return the knobs for a bucket, None where such blocks cannot serve or others are better."""
-    most, prologue = FEW_FOR_SLICED_K, has_prologue(program, on)
+    most, prologue = 0 if program.columns else FEW_FOR_SLICED_K, has_prologue(program, on)
     if prologue:
         most, program = FEW_IN_EVERY_BLOCK, main_program(program)
     block = RegisterBlock.of(program)
     if tokens <= most or not can_run(program.streamed):
         return None
-    one_wave = block.rows <= MOST_ROWS * on.multiprocessors
+    one_wave = block.rows <= MOST_ROWS * on.multiprocessors and not program.columns
     if tokens <= loop.FEW_TOKENS and block.mapped and block.loads[Layout.ROWS] == 1 and one_wave:
         return None  # 10.5 us against 10.2 split (4096 -> 4096), 14.4 against 12.1 (3584 -> 4608)
     knobs = in_pairs(program, tokens, on)
@@ -125,7 +142,7 @@ def by_waves(block: RegisterBlock, tokens: int, on: Target) -> RegisterOperand |
     264 with 256; 32768 -> 32768 614 with 96, 512 with 256.
     """
     for n in count(1):
-        rows = loop.rows_for(block.rows, n * on.multiprocessors)
+        rows = loop.rows_for(block.rows, n * on.multiprocessors, block.row_tile)
         knobs = deepest(block, block.sized(rows, tokens), on) if rows <= MOST_FINISHED else None
         if knobs is not None or rows <= MOST_ROWS:
             return knobs
@@ -149,7 +166,8 @@ def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regis
     producers = paired_producers(program, tokens, on)
     if program.producers and producers is None:
         return
-    for blocks, rows in product((1, PAIR), range(loop.ROW_TILE, MOST_FINISHED + 1, loop.ROW_TILE)):
+    tile = block.row_tile
+    for blocks, rows in product((1, PAIR), range(tile, MOST_FINISHED + 1, tile)):
         if (block.rows % rows or block.inner_lines) if blocks > 1 else program.producers:
             continue  # producers of such blocks are in pairs
         knobs = replace(block.sized(rows, tokens, blocks), producers=producers)
@@ -178,6 +196,8 @@ def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> Registe
     ):
         return None
     small = product_rows(knobs.rows) < min(knobs.rows, FEWEST_OF_SEVERAL)
+    if knobs.rows % block.row_tile:
+        return None
     if finished > MOST_FINISHED or small or knobs.rows % (knobs.blocks * knobs.groups * BLOCK_ROWS):
         return None
     if block.registers(knobs) > block.most_registers(knobs):
@@ -211,7 +231,7 @@ def in_pairs(program: TileProgram, tokens: int, on: Target) -> RegisterOperand |
     With twice as many rows of weights for them that is worth no exchange: 19.1 against 18.9.
     """
     block = RegisterBlock.of(program)
-    rows = loop.rows_for(block.rows, on.multiprocessors // PAIR)
+    rows = loop.rows_for(block.rows, on.multiprocessors // PAIR, block.row_tile)
     last = block.rows % rows  # rows of the last cluster: each block has some
     if block.inner_lines or block.loads[Layout.ROWS] > 1 or 0 < last <= rows // PAIR:
         return None

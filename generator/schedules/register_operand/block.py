@@ -17,6 +17,7 @@ STEP_TILES = 2  # TMA tiles of a step along the depth; one was 5 % slower, four 
 STEP_DEPTH = STEP_TILES * loop.TMA_DEPTH
 MOST_ROWS_IN_TURNS = 128  # of all weights; with more, steps are long enough for one warpgroup
 FEW_FOR_BARRIERS = 32  # tokens, where two warpgroups take turns
+COLUMN_TILE = 32  # rows of a TMA tile whose lines are the depth's, 64 bytes or twice as many
 BLOCK_ROWS = 8  # rows of a block of which a lane has sums
 STORED = (DType.FP16, DType.BF16)  # what products take
 SUMS_BYTES = loop.GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of such a block
@@ -64,6 +65,11 @@ class RegisterBlock(loop.Block):
     def of(program: TileProgram) -> RegisterBlock:
         """Return what blocks of a program keep, behind a prologue kernel if there has to be one."""
         return RegisterBlock(main_program(program) if program.lines else program.streamed)
+
+    @cached_property
+    def row_tile(self) -> int:
+        """Rows that a block has at least: of a product, or of a tile of columns."""
+        return COLUMN_TILE if self.program.columns else loop.ROW_TILE
 
     @cached_property
     def mapped(self) -> int:

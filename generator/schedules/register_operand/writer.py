@@ -197,7 +197,8 @@ def _read(s: Statement, program: TileProgram) -> str:
     if s.layout is Layout.DEPTH:
         return f"vector({tma.vectors(program).index(s)})"
     if s.layout is Layout.ROWS:
-        return f"rows({tma.row_tensors(program).index(s.out)})"
+        kind = "columns" if s.out in program.columns else "rows"
+        return f"{kind}({tma.row_tensors(program).index(s.out)})"
     return "inner()" if s.layout is Layout.INNER else "tokens()"
 
 

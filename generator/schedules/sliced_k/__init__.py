@@ -234,8 +234,8 @@ class Footprint(loop.Block):
 
 
 def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
-    """Return why sliced-K does not fit a program: it takes every one with a loop."""
-    return () if program.loop else ("it has no loop",)
+    """Return why sliced-K does not fit a program: it takes every one whose loop reads lines."""
+    return loop.columns_reason(program) if program.loop else ("it has no loop",)
 
 
 def choose(program: TileProgram, tokens: int, on: Target) -> SlicedK | None:

@@ -1,0 +1,74 @@
+"""Which products are worth a kernel: those of fast schedules, and those that nobody does faster."""
+
+from __future__ import annotations
+
+from mirage_kernels.generator.frontend.editing import CASTS
+from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.partition.groups import Kind
+from mirage_kernels.generator.partition.parts import Part
+from mirage_kernels.generator.partition.products import (
+    factors,
+    has_few_columns,
+    is_batched,
+    is_wider,
+    products_of,
+)
+from mirage_kernels.generator.partition.trace import is_view
+from mirage_kernels.generator.pipeline import Result
+
+OF_FEW_TOKENS = "sliced_k"
+
+
+def is_of_few(part: Part) -> bool:
+    """Say whether only fast schedules serve a part: weights by rows of a static number."""
+    return part.kind is Kind.PRODUCT and _is_fixed(part) and not _is_batched(part)
+
+
+def _is_fixed(part: Part) -> bool:
+    """Say whether all extents of a product are static: there is the general schedule only then."""
+    sizes = (s for n in part.inputs for s in part.trace.shape(n))
+    return _of_weights(part) and all(isinstance(s, int) for s in sizes)
+
+
+def is_slow(result: Result, part: Part) -> bool:
+    """Say whether another cut multiplies weights faster, or PyTorch does.
+
+    So it is where there is the general schedule only, or for 64 rows one that is made for few; not
+    where PyTorch would write operands anew, in fp32. Products by several matrices are general in
+    any case: those are slow that are more than one kernel.
+    """
+    if result.record.no_plan:
+        return True
+    variants = result.record.variants
+    alone = part.siblings[0] if part.siblings else part
+    few = len(alone.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
+    one = len(result.record.graph.blocks) == 1
+    slow = few or not (is_fast(result) or (one and _is_general(result, part)))
+    return part.kind is Kind.PRODUCT and _of_weights(part) and slow
+
+
+def _is_general(result: Result, part: Part) -> bool:
+    """Say whether a general kernel is as fast as others that there could be."""
+    return _is_batched(part) or has_few_columns(result.request.recipe)
+
+
+def _is_batched(part: Part) -> bool:
+    """Say whether all products of a part are by several matrices: only general kernels do that."""
+    return all(map(is_batched, products_of(part.nodes)))
+
+
+def is_fast(result: Result) -> bool:
+    """Say whether a kernel is a fast schedule's."""
+    variants = result.record.variants
+    return not result.record.no_plan and all(v.schedule != "general" for v in variants)
+
+
+def _of_weights(part: Part) -> bool:
+    """Say whether products take inputs of static extents as they are, or casts that round them."""
+    taken = [a for n in products_of(part.nodes) for a in factors(n)]
+    if any(a in part.nodes and operator_of(a) in CASTS and is_wider(part.trace, a) for a in taken):
+        return False
+    while views := [n for n in taken if n in part.nodes and is_view(n)]:
+        taken = [n for n in taken if n not in views] + [n.all_input_nodes[0] for n in views]
+    weights = [n for n in taken if n in part.trace.inputs]
+    return any(all(isinstance(s, int) for s in part.trace.shape(n)) for n in weights)
