@@ -127,6 +127,9 @@ def test_a_muGraph_of_a_checkpoint_that_splits_dims_has_a_kernel(  # noqa: N802
     document = agrees(graph, found, "attention")
     shapes = [i["shape"] for i in document["ways"][0]["steps"][0]["inputs"]]
     assert shapes[1] == [2, 4, 3, 8]  # heads, width, splits, keys of one
+    planned = kernel_of(found, "attention").result.record.graph
+    inner = {name for block in planned.blocks if block.body for name in block.body.values}
+    assert not inner.intersection(planned.outputs)  # one file has names for both
 
 
 def test_a_graph_over_the_dims_of_another_one_computes_the_same(programs, assert_agrees) -> None:

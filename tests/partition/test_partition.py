@@ -412,3 +412,23 @@ def test_an_input_that_lacks_its_dynamic_dim_is_pointed_at(
         partitioned(function, DType.BF16, "sm_90a", made)
     assert "name a dynamic dim in all inputs that have it" in caught.value.hint
     assert not [r for r in caplog.records if r.levelname == "ERROR"]
+
+
+def test_one_element_may_go_to_what_has_a_dynamic_last_dim() -> None:
+    def scored(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return torch.sigmoid((x * w).sum(-1) + b)
+
+    program = cut(scored, ["x"], really_made, x=(8, 96), w=(96,), b=())
+    assert ways(program) == [["mul, sum, add, sigmoid"]]
+    for rows in (2, 8, 70):
+        require_same(
+            program, scored, x=drawn(rows, 96), w=drawn(96), b=torch.tensor(0.5).bfloat16()
+        )
+
+
+def test_what_takes_no_tensor_may_be_summed_up_with_what_is_chosen() -> None:
+    def kept(x: Tensor) -> Tensor:
+        return torch.where(torch.ones(8, 96).tril() > 0, x, torch.zeros_like(x)).sum(-1)
+
+    program = cut(kept, [], really_made, x=(8, 96))
+    require_same(program, kept, x=drawn(8, 96))
