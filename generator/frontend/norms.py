@@ -10,6 +10,8 @@ from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.program import Tensor
 from mirage_kernels.generator.frontend.steps import Operand, Steps
 
+EPS_OF_FP32 = 2.0**-23
+
 
 def _per_channel(s: Steps, x: Tensor, value: Tensor) -> Tensor:
     """Return a value of every channel, dim 1 of x, so that it broadcasts."""
@@ -48,9 +50,11 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """Divide by the root of the mean square over the last dims."""
-    if eps is None:
-        raise GraphError("rms_norm without eps", "give one: its default differs by element type")
+    """Divide by the root of the mean square over the last dims.
+
+    PyTorch's eps, where it has none, is that of fp32: it computes in that type.
+    """
+    eps = EPS_OF_FP32 if eps is None else eps
     dims = range(x.num_dims - len(shape), x.num_dims)
     mean = s.reduce("mean", s("square", x), dims)
     return affine(s, s("div", x, s("sqrt", s("add", mean, eps))), weight, None)

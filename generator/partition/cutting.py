@@ -7,7 +7,7 @@ What is left is cut in halves, and what cannot be is PyTorch's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 from mirage_kernels.generator.frontend.editing import taken_by
@@ -17,7 +17,7 @@ from mirage_kernels.generator.partition.parts import Part
 from mirage_kernels.generator.partition.products import ATTENTION, factors, products_of
 from mirage_kernels.generator.partition.reductions import first_of, nested_exp, reduces
 from mirage_kernels.generator.partition.rewriting import PRODUCTS
-from mirage_kernels.generator.partition.trace import Node, Trace, base_of, memory_of
+from mirage_kernels.generator.partition.trace import Node, base_of, memory_of
 from mirage_kernels.generator.partition.twins import Use
 
 _PRODUCTS = (*PRODUCTS, ATTENTION)
@@ -80,26 +80,33 @@ def uses_apart(part: Part) -> set[Use]:
     """Return the uses of a kernel's inputs that need a second name.
 
     The first product takes a tensor as it is, in one of its factors; so do products beside it in
-    the same factor. Other uses take the second one. What the function writes over has none.
+    the same factor. Without products that is for the first use, and for those that look at it in
+    the same way. Other uses take the second one. What the function writes over has none.
     """
-    own, products = {*part.nodes}, [n for n in part.nodes if operator_of(n) in _PRODUCTS]
-    uses = [(n, i, _given(part, a)) for n in part.computing for i, a in enumerate(taken_by(n))]
+    uses = [(n, i, a) for n in part.computing for i, a in enumerate(taken_by(n))]
     found = set[Use]()
     for tensor in (n for n in part.inputs if memory_of(part.trace, n) not in part.trace.written):
-        mine = {(n, i) for n, i, x in uses if x is tensor}
-        for number in range(min((len(factors(p)) for p in products), default=0)):
-            beside = [p for p in products if products[0] not in _upstream(_factor(p, number), own)]
-            front = set[Node]().union(*(_upstream(_factor(p, number), own) for p in beside))
-            kept = {(n, i) for n, i in mine if n in front}
-            kept |= mine & {(p, taken_by(p).index(_factor(p, number))) for p in beside}
-            if kept:
-                found |= {(n.name, i) for n, i in mine - kept}
-                break
+        mine = {(n, i): a for n, i, a in uses if _given(part, a) is tensor}
+        kept = _used_as_it_is(part, mine)
+        found |= {(n.name, i) for n, i in mine if (n, i) not in kept} if kept else set()
     return found
 
 
-def _factor(product: Node, number: int) -> Node:
-    return factors(product)[number]
+def _used_as_it_is(part: Part, uses: Mapping[tuple[Node, int], Node]) -> set[tuple[Node, int]]:
+    """Return of the uses of one input those that keep its name."""
+    own, products = {*part.nodes}, [n for n in part.nodes if operator_of(n) in _PRODUCTS]
+    if not products:
+        first = next(iter(uses.values()), None)
+        return {use for use, operand in uses.items() if operand is first}
+    for number in range(min(len(factors(p)) for p in products)):
+        taken = [(p, factors(p)[number]) for p in products]
+        beside = [(p, x) for p, x in taken if products[0] not in _upstream(x, own)]
+        front = set[Node]().union(*(_upstream(x, own) for _, x in beside))
+        kept = {(n, i) for n, i in uses if n in front}
+        kept |= uses.keys() & {(p, taken_by(p).index(x)) for p, x in beside}
+        if kept:
+            return kept
+    return set()
 
 
 def _given(part: Part, node: Node) -> Node:
@@ -118,12 +125,3 @@ def _upstream(node: Node, among: Collection[Node]) -> set[Node]:
             found.add(at)
             left += at.all_input_nodes
     return found
-
-
-def twin_of(trace: Trace, use: Use) -> Node:
-    """Return the twin that a use takes, through views."""
-    name, at = use
-    taken = taken_by(next(n for n in trace.nodes if n.name == name))[at]
-    while taken not in trace.twins:
-        taken = taken.all_input_nodes[0]
-    return taken

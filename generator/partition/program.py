@@ -18,7 +18,7 @@ from mirage_kernels.generator.errors import (
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.addressing import require_rows
-from mirage_kernels.generator.partition.cutting import cut_otherwise, twin_of, uses_apart
+from mirage_kernels.generator.partition.cutting import cut_otherwise, uses_apart
 from mirage_kernels.generator.partition.document import Document, bytes_of
 from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind
 from mirage_kernels.generator.partition.horizontal import launches_of
@@ -68,7 +68,7 @@ class Program:
     recipes: dict[tuple[frozenset[str], str, bool], Recipe | None] = field(default_factory=dict)
     crossed: set[frozenset[str]] = field(default_factory=set)  # two dims of a tensor would be one
     slow: set[str] = field(default_factory=set)  # nodes that kernels would take longer for
-    once: set[Use] = field(default_factory=set)  # uses of tensors that have no twins
+    apart: dict[frozenset[str], set[Use]] = field(default_factory=dict)  # twins of parts, by nodes
 
     @property
     def results(self) -> list[Result]:
@@ -228,14 +228,14 @@ def _few_rows(trace: Trace, most: Most) -> Callable[[Node], bool]:
 def _taken_twice(made: Program, part: Part) -> set[Use]:
     """Return the uses that take twins of tensors, where a part has no kernel.
 
-    Those of its own are given up, or there are more where two of its dims would be one.
+    There are more where two of its dims would be one. If they did not help they are given up.
     """
-    trace = part.trace
-    own = {n for n in part.inputs if n in trace.twins}
-    if own:
-        made.once |= {u for u in trace.twice if twin_of(trace, u) in own}
-    more = uses_apart(part) if part.key in made.crossed else set()
-    return ({*trace.twice} | more) - made.once
+    twice, nodes = {*part.trace.twice}, frozenset(n.name for n in part.computing)
+    if nodes not in made.apart and part.key in made.crossed:
+        made.apart[nodes] = uses_apart(part)
+        return twice | made.apart[nodes]
+    own = made.apart.get(nodes, set())
+    return twice - own if own <= twice else twice
 
 
 def _is_made(made: Program, make: Make, part: Part) -> bool:

@@ -145,7 +145,6 @@ REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
     "a power of 0": (lambda x: x.pow(0), "pow with the exponent 0"),
     "a power of a tensor": (lambda x: x**x, "pow with the exponent a tensor"),
     "a cast to whole numbers": (lambda x: x.to(torch.int32).float(), "its result is of torch.int"),
-    "rms_norm without eps": (lambda x: F.rms_norm(x, (32,)), "rms_norm without eps"),
     "positions of the largest": (
         lambda x: x.sum(1, keepdim=True).max(1)[1] * 1.0,
         "positions of largest",

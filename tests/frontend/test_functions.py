@@ -48,6 +48,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
         F.binary_cross_entropy_with_logits(x, y, reduction="none")
         + F.binary_cross_entropy_with_logits(x, y, weight=y, pos_weight=w)
     ),
+    "rms_norm without eps": lambda x, w: F.rms_norm(x, (40,), w) + F.rms_norm(x, (40,)),
     "margins": lambda x, y: F.soft_margin_loss(x, y) + F.margin_ranking_loss(x, y, x, margin=0.5),
 }
 

@@ -26,6 +26,14 @@ def fused_attention_to_itself(x: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(x, x, x)
 
 
+def attention_and_residual(x: Tensor) -> Tensor:
+    return torch.softmax(x @ x.transpose(1, 2), -1) @ x + x
+
+
+def with_its_transpose(x: Tensor) -> Tensor:
+    return torch.relu(x + x.t() * 0.5) - x
+
+
 def residual(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return x + F.silu(F.linear(x, w, b))
 
@@ -48,6 +56,8 @@ FUNCTIONS: list[tuple[Callable[..., Tensor], tuple[str, ...], dict[str, tuple[in
     (gram, (), {"x": (4, 64, 16)}),
     (attention_to_itself, ("x",), {}),
     (fused_attention_to_itself, (), {"x": (2, 4, 32, 64)}),
+    (attention_and_residual, (), {"x": (4, 32, 64)}),
+    (with_its_transpose, (), {"x": (64, 64)}),
     (residual, ("x",), {}),
     (residual_of_norm, ("x",), {}),
     (gated, ("x",), {}),
@@ -93,6 +103,12 @@ def test_a_square_product_and_what_is_added_to_it_are_one_kernel(run: Callable[.
 def test_attention_of_a_tensor_to_itself_is_one_kernel() -> None:
     program = cut(attention_to_itself, ["x"], really_made, x=(8, 64))
     assert [i["value"] for i in kernel_of(program)["inputs"]] == ["x", "x"]
+
+
+def test_what_cannot_be_one_kernel_takes_twins_in_parts_of_it() -> None:
+    program = cut(attention_and_residual, [], really_made, x=(4, 32, 64))
+    assert "[matmul]" not in ways(program)[0]
+    assert ways(cut(with_its_transpose, [], really_made, x=(64, 64))) == [["mul, add, relu, sub"]]
 
 
 def test_what_the_function_writes_over_is_taken_once() -> None:
