@@ -79,7 +79,7 @@ class Trace:
         packed: Collection[str] = (),
         twice: Collection[Use] = (),
     ) -> None:
-        self.packed, self.twice = packed, twice
+        self.packed, self.twice = packed, {*twice}
         self.function, self.dtype, dynamic = function, dtype, function.dynamic
         given = by_name(function.run, function.examples)
         require_examples(function.named, given, dynamic)
