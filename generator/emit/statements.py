@@ -72,9 +72,10 @@ ELEMENTWISE = {
     "ge": "tl.where({0} >= {1}, 1.0, 0.0)",
     "masked": "tl.where({0} != 0.0, {1}, 0.0)",
 }
-_OWN = {"max": "maximum", "abs": "magnitude", "sin": "sine", "cos": "cosine"}
-_OWN |= {"gt": "greater", "ge": "greater_equal", "floor": "whole_below", "round": "nearest_whole"}
-_OWN |= {"inner_exp": "exp"}
+_OWN = {
+    **{"max": "maximum", "abs": "magnitude", "sin": "sine", "cos": "cosine", "inner_exp": "exp"},
+    **{"gt": "greater", "ge": "greater_equal", "floor": "whole_below", "round": "nearest_whole"},
+}
 _NAMES = re.compile(r"(?<!::)\b[A-Za-z_]\w*")
 
 

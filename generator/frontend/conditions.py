@@ -120,7 +120,7 @@ class _Conditions:
     def take(self, node: Node) -> None:
         """Let what takes a condition take a number."""
         if not is_op(node, *_CHOOSING):
-            args = torch_map(node.args, self.made)
+            args = _of_numbers(node.args, self.made)
             made = self.add(node, node.target, *args, **node.kwargs)
         else:
             made = self.chosen(node)
@@ -158,7 +158,7 @@ class _Conditions:
         return added(self.graph, before, target, args, **named)
 
 
-def torch_map(args: Any, made: Mapping[Node, Node]) -> Any:
+def _of_numbers(args: Any, made: Mapping[Node, Node]) -> Any:
     """Return arguments with numbers for conditions."""
     import torch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mirage_kernels.generator.frontend.export import operator_of
@@ -59,6 +59,17 @@ def with_taken(node: Node, others: Mapping[int, Node]) -> tuple[Any, Any]:
 
     given: tuple[Any, Any] = torch.fx.node.map_arg((node.args, node.kwargs), replaced)
     return given
+
+
+def upstream(node: Node, among: Collection[Node]) -> set[Node]:
+    """Return a node and what it is made of, of some nodes."""
+    found, left = set[Node](), [node]
+    while left:
+        at = left.pop()
+        if at in among and at not in found:
+            found.add(at)
+            left += at.all_input_nodes
+    return found
 
 
 def mutates(node: Node) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
-from mirage_kernels.generator.frontend.editing import taken_by
+from mirage_kernels.generator.frontend.editing import taken_by, upstream
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.groups import Cuts, Kind
 from mirage_kernels.generator.partition.parts import Part
@@ -100,8 +100,8 @@ def _used_as_it_is(part: Part, uses: Mapping[tuple[Node, int], Node]) -> set[tup
         return {use for use, operand in uses.items() if operand is first}
     for number in range(min(len(factors(p)) for p in products)):
         taken = [(p, factors(p)[number]) for p in products]
-        beside = [(p, x) for p, x in taken if products[0] not in _upstream(x, own)]
-        front = set[Node]().union(*(_upstream(x, own) for _, x in beside))
+        beside = [(p, x) for p, x in taken if products[0] not in upstream(x, own)]
+        front = set[Node]().union(*(upstream(x, own) for _, x in beside))
         kept = {(n, i) for n, i in uses if n in front}
         kept |= uses.keys() & {(p, taken_by(p).index(x)) for p, x in beside}
         if kept:
@@ -114,14 +114,3 @@ def _given(part: Part, node: Node) -> Node:
     while node in part.nodes and node not in part.computing:  # a view
         node = node.all_input_nodes[0]
     return node
-
-
-def _upstream(node: Node, among: Collection[Node]) -> set[Node]:
-    """Return a node and what it is made of, of some nodes."""
-    found, left = set[Node](), [node]
-    while left:
-        at = left.pop()
-        if at in among and at not in found:
-            found.add(at)
-            left += at.all_input_nodes
-    return found

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from mirage_kernels.generator.frontend.editing import upstream
 from mirage_kernels.generator.partition.groups import Group, Grouping, Kind, ordered
 from mirage_kernels.generator.partition.parts import Part
 from mirage_kernels.generator.partition.places import (
@@ -130,22 +131,11 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
         n for n in reversed(group.nodes) if n in copies or grouping.used_outside(n, group)
     ]
     if group.kind is Kind.CHAIN:  # the search makes the first, and others in its loops and tiles
-        outside.sort(key=lambda n: -_sums_behind(n, {*group.nodes}))
+        outside.sort(key=lambda n: -sum(map(reduces, upstream(n, own) & {*group.nodes})))
     results = [r for n in outside for r in (_items(grouping, n) or [n])]
     own.update(results)
     nodes = tuple(n for n in (*trace.nodes, *trace.copies.values()) if n in own)
     return Part(trace, group.kind, nodes, tuple(inputs), tuple(results))
-
-
-def _sums_behind(node: Node, own: set[Node]) -> int:
-    """Return how many sums among some nodes go into a value."""
-    seen, left = set[Node](), [node]
-    while left:
-        at = left.pop()
-        if at not in seen and (at in own or is_view(at)):
-            seen.add(at)
-            left += at.all_input_nodes
-    return sum(reduces(n) for n in seen & own)
 
 
 def _is_reshape(grouping: Grouping, node: Node, own: set[Node]) -> bool:

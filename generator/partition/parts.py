@@ -180,9 +180,9 @@ class Part:
 
     def shape(self, node: Node) -> list[Size]:
         """Return the extents of an input as its kernel sees it."""
-        return (
-            [self.trace.size(*self._width(node))] if self.is_one(node) else self.trace.shape(node)
-        )
+        if self.is_one(node):
+            return [self.trace.size(*self._width(node))]
+        return self.trace.shape(node)
 
     def _width(self, node: Node) -> tuple[int, int]:
         """Return in both traces how many elements a kernel sees of an input with a single one."""

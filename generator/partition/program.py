@@ -221,6 +221,7 @@ def _way(made: Program, trace: Trace, make: Make, most: Most) -> Way:
 
 
 def _few_rows(trace: Trace, most: Most) -> Callable[[Node], bool]:
+    """Return what says of a product whether kernels multiply so many rows."""
     limits = _limits(trace)
     return lambda n: _allows(most, limits[n])
 

@@ -43,8 +43,9 @@ def is_slow(result: Result, part: Part) -> bool:
     alone = part.siblings[0] if part.siblings else part
     few = len(alone.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
     one = len(result.record.graph.blocks) == 1
-    slow = few or not (is_fast(result) or (one and _is_general(result, part)))
-    return part.kind is Kind.PRODUCT and _of_weights(part) and slow
+    if part.kind is not Kind.PRODUCT or not _of_weights(part):
+        return False
+    return few or not (is_fast(result) or (one and _is_general(result, part)))
 
 
 def _is_general(result: Result, part: Part) -> bool:

@@ -11,6 +11,7 @@ from functools import cached_property
 from math import ceil, prod
 
 from mirage_kernels.generator.ir import Graph, Node, Phase, TensorType, count, phases_of
+from mirage_kernels.generator.meaning.cost import CHEAP
 from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES, HardwareParameters, hardware
 from mirage_kernels.generator.plan.layouts import (
     LINE_TILE,
@@ -25,10 +26,6 @@ from mirage_kernels.generator.plan.layouts import (
 )
 from mirage_kernels.generator.target import Target
 
-SIMPLE = (
-    *("neg", "square", "relu", "add", "sub", "mul", "max", "less", "both", "where"),
-    *("floor", "round", "gt", "ge", "masked"),
-)
 PAIRED = ("add", "sub", "mul")  # two 2-byte values at a time (csrc/tile/math/elementwise.cuh)
 MMA_M, MMA_N, MMA_K = 16, 8, 16  # m16n8k16, PTX ISA
 TMA_TILE_ROWS = 256  # of a tensor copy at most, PTX ISA
@@ -167,7 +164,7 @@ class Block:
         # ex2 takes a product before it; other functions are refined to fp32, a lead.
         steps = 1 if op in ("exp", "inner_exp") else 8
         each = hw.simple_cycles
-        if op not in SIMPLE:
+        if op not in CHEAP:
             each = hw.special_cycles + steps * hw.simple_cycles
         if width == 2:
             each = each / 2 if op in PAIRED else each + hw.convert_cycles / 2

@@ -160,8 +160,7 @@ class _Lowering:
         for o in () if made.loop else made.results:
             if o.type.names != (self.roles.tokens, self.roles.depth):
                 raise self.error(f"the result {o.type} is no line per token")
-        turned = {s.args[0] for s in made.loads if s.out in made.columns}
-        for o in (o for o in (*made.inputs, made.output) if o.name not in turned):
+        for o in (o for o in (*made.inputs, made.output) if o.name not in made.turned):
             names, roles = o.type.names, self.roles  # a tensor lies along the depth before lines
             fast = next(d for d in (roles.depth, *roles.inner, roles.rows, *names) if d in names)
             if names[-1] != fast:

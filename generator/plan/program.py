@@ -237,10 +237,15 @@ class TileProgram:
         return tuple(s for s in self.loop if s.do is Do.LOAD)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The loaded tiles of rows that lie side by side: the lines in memory are the depth's."""
+    def turned(self) -> frozenset[str]:
+        """The streamed tensors whose rows lie side by side: the lines in memory are the depth's."""
         rows = {o.name for o in self.inputs if o.type.names[-1:] == (self.roles.rows,)}
-        return tuple(s.out for s in self.loads if s.layout is Layout.ROWS and s.args[0] in rows)
+        return frozenset(s.args[0] for s in self.loads if s.layout is Layout.ROWS) & rows
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The loaded tiles of these tensors."""
+        return tuple(s.out for s in self.loads if s.args[0] in self.turned)
 
     @property
     def accumulators(self) -> tuple[Statement, ...]:
