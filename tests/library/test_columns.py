@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cut_functions import TYPES, UNIT, program_of, written
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -15,22 +16,13 @@ import mirage_kernels
 from mirage_kernels import constant_weights
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import DType, dumps
-from mirage_kernels.generator.partition.document import document_path
-from mirage_kernels.generator.partition.program import Program, partitioned
-from mirage_kernels.generator.partition.trace import Function
-from mirage_kernels.generator.pipeline import Result, generate
+from mirage_kernels.generator.partition.program import Program
 from mirage_kernels.generator.plan.lower import lowered, tile_program
-from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.records.folder import write
-from mirage_kernels.generator.request import Request
 from mirage_kernels.generator.schedules.choose import buckets, variants
 from mirage_kernels.generator.schedules.run import require_runs
 from mirage_kernels.generator.target import target
 
 ROWS = (0, 1, 5, 8, 16, 17, 32, 40, 64, 65)
-UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Run = Callable[..., Tensor]
 
 
@@ -74,15 +66,8 @@ def shapes_of(run: Run, rows: int, k: int, n: int) -> dict[str, tuple[int, ...]]
 @cache
 def cut(run: Run, dtype: str, k: int, n: int) -> Program:
     """The program of a function."""
-
-    def make(recipe: Recipe) -> Result:
-        request = Request(recipe, recipe.shapes[0], DType(dtype), "sm_90a")
-        return generate(request, jobs=1, progress=lambda event: None)
-
-    given = {x: torch.empty(s, dtype=TYPES[dtype]) for x, s in shapes_of(run, 8, k, n).items()}
-    dynamic = {x: {0: "M"} for x in ("x", "r") if x in given}
-    function = Function(run, given, dynamic, f"{run.__name__}_{dtype}_{k}")
-    return partitioned(function, DType(dtype), "sm_90a", make)
+    name = f"{run.__name__}_{dtype}_{k}"
+    return program_of(run, name, dtype, shapes_of(run, 8, k, n), ("x", "r"))
 
 
 @pytest.mark.parametrize(("run", "dtype", "k", "n"), CASES)
@@ -110,9 +95,7 @@ class TestColumns:
     @pytest.mark.gpu
     def test_results_are_right(self, run: Run, dtype: str, k: int, n: int, tmp_path: Path) -> None:
         program = cut(run, dtype, k, n)
-        write(program.results, tmp_path)
-        path = tmp_path / document_path(program.document)
-        path.write_text(f"{dumps(program.document)}\n")
+        written(program, tmp_path)
         assert main(["compile", str(tmp_path)]) == 0
         mirage_kernels.load(tmp_path)
         kernels = mirage_kernels.program(program.name)

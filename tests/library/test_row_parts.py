@@ -8,26 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from cut_functions import TYPES, UNIT, program_of, written
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 import mirage_kernels
 from mirage_kernels import constant_weights
 from mirage_kernels.generator.cli import main
-from mirage_kernels.generator.ir import DType, dumps
-from mirage_kernels.generator.partition.document import document_path
-from mirage_kernels.generator.partition.program import Program, partitioned
-from mirage_kernels.generator.partition.trace import Function
-from mirage_kernels.generator.pipeline import Result, generate
-from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.records.folder import write
-from mirage_kernels.generator.request import Request
+from mirage_kernels.generator.partition.program import Program
 
 K = 2048
 PARTS = (160, 96, 72)  # none but the first in whole tiles of any schedule
 ROWS = (0, 1, 5, 8, 13, 16, 17, 32, 40, 64, 65)
-UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Run = Callable[..., tuple[Tensor, ...]]
 
 
@@ -53,22 +45,8 @@ def shapes_of(run: Run, rows: int) -> dict[str, tuple[int, ...]]:
 @cache
 def cut(run: Run, dtype: str) -> Program:
     """The program of a function."""
-
-    def make(recipe: Recipe) -> Result:
-        request = Request(recipe, recipe.shapes[0], DType(dtype), "sm_90a")
-        return generate(request, jobs=1, progress=lambda event: None)
-
-    given = {n: torch.empty(s, dtype=TYPES[dtype]) for n, s in shapes_of(run, 8).items()}
-    function = Function(run, given, {"x": {0: "M"}}, f"{run.__name__}_{dtype}")
-    return partitioned(function, DType(dtype), "sm_90a", make)
-
-
-def written(run: Run, dtype: str, folder: Path) -> None:
-    """Write the program of a function, and its kernels."""
-    program = cut(run, dtype)
-    write(program.results, folder)
-    path = folder / document_path(program.document)
-    path.write_text(f"{dumps(program.document)}\n")
+    name = f"{run.__name__}_{dtype}"
+    return program_of(run, name, dtype, shapes_of(run, 8), ("x",))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +72,7 @@ class TestOneLaunch:
     def test_results_are_right(
         self, run: Run, dtype: str, schedules: set[str], tmp_path: Path
     ) -> None:
-        written(run, dtype, tmp_path)
+        written(cut(run, dtype), tmp_path)
         assert main(["compile", str(tmp_path)]) == 0
         mirage_kernels.load(tmp_path)
         program = mirage_kernels.program(f"{run.__name__}_{dtype}")

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
+from loading import loaded
 from torch import Tensor
 
 from mirage_kernels.append_library import qk_norm_rope_append
@@ -26,15 +25,6 @@ TOKENS, HQ, HKV, D, PAGES, PAGE, POSITIONS = 5, 4, 2, 32, 3, 4, 7
 SLOTS, EPS, OFFSET = PAGES * PAGE, 0.1, 1.0
 PLAIN, NORMED = "rope_cache_write", "rms_norm_rope_cache_write"
 ROTATED = {PLAIN: 16, NORMED: D}  # elements of a head
-
-
-def loaded(path: str) -> ModuleType:
-    spec = spec_from_file_location("program", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def split(lines: Tensor, rotated: int, rope: str) -> list[Tensor]:

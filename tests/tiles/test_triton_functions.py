@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
+from loading import loaded
 
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import DType
@@ -35,11 +35,7 @@ def examples() -> list[torch.Tensor]:
 
 def main(path: str) -> None:
     """Run the program, and compare it with PyTorch."""
-    spec = spec_from_file_location("program", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded(path)
     given = examples()
     wanted = functions(*(x.double() for x in given))
     assert wanted.isnan().any()

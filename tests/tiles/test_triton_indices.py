@@ -9,11 +9,11 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
+from loading import loaded
 
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import Dim, DType, Indexed
@@ -31,11 +31,7 @@ def scaled(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 def main(path: str) -> None:
     """Run a program on tensors of which some elements have no row."""
-    spec = spec_from_file_location("program", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded(path)
     drawn = torch.Generator().manual_seed(0)
     x, table, cache = (torch.randn(n, DEPTH, generator=drawn).half() for n in (5, ROWS, SLOTS))
     positions = torch.tensor([3, -1, ROWS, 0, 8])

@@ -9,11 +9,11 @@ import math
 import os
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
+from loading import loaded
 
 import mirage_kernels.program_operators  # noqa: F401
 from mirage_kernels.generator.frontend.from_torch import from_torch
@@ -58,11 +58,7 @@ def main(name: str, path: str) -> None:
 
     So are the first keys of the other, more than a step has.
     """
-    spec = spec_from_file_location("program", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded(path)
     run, shapes = FUNCTIONS[name]
     given = {n: example(n, shape, "cpu") for n, shape in shapes.items()}
     if "seen" in given:
