@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.emit.cuda import Header, emit_cuda
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.errors import MirageError, ToolchainError
+from mirage_kernels.generator.errors import MirageError, PlanError, ToolchainError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import goal_of, searched
@@ -70,7 +70,10 @@ def candidates_of(record: KernelRecord, top: int, forms: Sequence[Graph] = ()) -
     made = _by_rows(record, key, top, tuned_kernel(record.arch, key, of_any_type=True))
     others: dict[str, Candidates] = {}
     for graph in forms:
-        name = form_name(attention_program(record.recipe, graph))
+        try:
+            name = form_name(attention_program(record.recipe, graph))
+        except PlanError:  # a general kernel's, which has no variants by query rows
+            continue
         if len(others) < top and name not in (made.kernel.form, *others):
             others[name] = _by_rows(replace(record, graph=graph), key, 0, None)
     return replace(made, others=tuple(others.values()))

@@ -176,3 +176,11 @@ def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) ->
     made = compiled_candidate(found.source, knobs, shop)
     assert made.failed == ""
     assert (tmp_path / f"{made.digest}.so").stat().st_size > 1000
+
+
+def test_mugraphs_without_variants_by_query_rows_are_passed_over() -> None:
+    record = load_record(GOLDEN / "attention_gqa.json")
+    general = load_record(GOLDEN / "K72_N40_fp16.json").graph  # is planned in another way
+    other = load_record(GOLDEN / "attention_qk_norm_attention.json").graph
+    (form,) = candidates_of(record, 1, [general, record.graph, other]).others
+    assert form.kernel.form != candidates_of(record, 0).kernel.form
