@@ -51,9 +51,13 @@ class FlashDecode(AttentionKnobs):
     """Template constants of flash decode."""
 
     schedule: ClassVar[str] = "flash_decode"
-    fewest_stages: ClassVar[int] = FEWEST_STAGES
 
     dynamic: int = 0  # 1 where blocks claim whole work tiles, one at a time
+
+    @property
+    def fewest_stages(self) -> int:
+        """Return the stages of the shortest pipeline."""
+        return FEWEST_STAGES
 
     @property
     def is_dynamic(self) -> bool:

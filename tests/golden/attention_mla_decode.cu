@@ -67,7 +67,7 @@ template <class Config>
 cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   const auto general = mla_decode<Config>;
   const auto plain = mla_decode<tile::Plain<Config>>;
-  return tile::launch_attention<Work<Config>>(general, plain, args, stream);
+  return tile::launch_attention<Work<Config>, AfterCombine>(general, plain, args, stream);
 }
 
 template <class Config>
@@ -76,8 +76,10 @@ int64_t workspace(Config, const AttentionArgs& args) {
 }
 
 MIRAGE_SHAPE(__half, C = 512, P = 64)
-using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
-using Variants = AttentionKernels<Any<AnyRows>>;
+using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
+using AnyRows = FlashAttention<Shape, Rows<64>, Keys<64>, Warps<12>, Stages<2>, Blocks<1>,
+                               Producers<4>, Parts<2>>;
+using Variants = AttentionKernels<UpTo<8, UpTo8Rows>, Any<AnyRows>>;
 
 }  // namespace
 

@@ -95,7 +95,7 @@ template <class Config>
 cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   const auto general = qk_layer_norm_attention<Config>;
   const auto plain = qk_layer_norm_attention<tile::Plain<Config>>;
-  return tile::launch_attention<Work<Config>>(general, plain, args, stream);
+  return tile::launch_attention<Work<Config>, AfterCombine>(general, plain, args, stream);
 }
 
 template <class Config>

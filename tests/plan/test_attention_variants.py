@@ -259,10 +259,36 @@ def test_calls_of_few_tiles_may_have_no_variant_of_their_own() -> None:
     assert bucket.rule_of_few is None
 
 
-def test_latents_have_shorter_pipelines_and_fewer_warps() -> None:
+def test_tiles_of_many_rows_serve_all_rows_over_latents() -> None:
+    latent = program("mla_decode")
+    (variant,) = attention_variants(latent, H200)
+    assert variant.bucket == 0
+    knobs = variant.knobs
+    assert isinstance(knobs, WgmmaAttention)
+    assert (knobs.rows, knobs.keys, knobs.stages, knobs.parts) == (64, 64, 2, 2)
+    assert (knobs.groups, knobs.pass_keys) == (1, 64)  # both warpgroups take every step
+    (elsewhere,) = attention_variants(latent, target("sm_80"))
+    assert isinstance(elsewhere.knobs, FlashDecode)
+
+
+def test_latents_are_measured_by_flash_decode_too() -> None:
     (bucket,) = row_buckets(program("mla_decode"), H200, 9)
-    assert all(isinstance(k, FlashDecode) and k.rows == 8 for k in bucket.knobs)
-    assert len({(k.warps, k.stages) for k in bucket.knobs}) > 1
+    assert bucket.knobs[0] == bucket.rule
+    assert {type(k) for k in bucket.knobs} == {WgmmaAttention, FlashDecode}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"latent_product_plus_k_rope_product": {"op": "sub"}},
+        {"scaled_latent_product_plus_k_rope_product": {"args": ("scale", "latent_product")}},
+    ],
+)
+def test_products_over_latents_are_only_added(change: dict[str, dict[str, object]]) -> None:
+    latent = program("mla_decode")
+    assert takes_many_rows(latent)
+    loop = tuple(replace(s, **change.get(s.out, {})) for s in latent.loop)  # type: ignore[arg-type]
+    assert not takes_many_rows(replace(latent, loop=loop))
 
 
 def test_small_tiles_may_serve_some_rows_that_the_rule_gives_to_tiles_of_many() -> None:

@@ -6,6 +6,7 @@
 
 #include "tile/attention/flash_decode/work.cuh"
 #include "tile/attention/launch_heuristic.cuh"
+#include "tile/attention/wgmma/latents.cuh"
 #include "tile/attention/wgmma/work.cuh"
 
 MIRAGE_SCHEDULE(FlashAttention)
@@ -13,6 +14,7 @@ MIRAGE_KNOB(Keys)
 MIRAGE_KNOB(KeySums)
 MIRAGE_KNOB(Dynamic)
 MIRAGE_KNOB(Producers)
+MIRAGE_KNOB(Parts)
 
 namespace mirage::tile {
 
@@ -147,10 +149,17 @@ int64_t wgmma_workspace(const AttentionArgs& args) {
 }
 
 template <class Work>
+AttentionArgs with_wgmma_boxes(const AttentionArgs& args) {
+  using T = typename Work::Element;
+  constexpr int kSecondDepth = Work::Pipeline::kSecondDepth;
+  return with_step_boxes<T, Work::kKeys, Work::kDepth, kSecondDepth>(
+      with_divisors<Work::kRows>(args));
+}
+
+template <class Work>
 cudaError_t launch_wgmma(AttentionKernelFn kernel, const AttentionArgs& args, cudaStream_t stream) {
   if (most_key_blocks<Work::kRows>(args) > kMostKeyBlocks) return cudaErrorInvalidValue;
-  const AttentionArgs given = with_step_boxes<typename Work::Element, Work::kKeys, Work::kDepth>(
-      with_divisors<Work::kRows>(args));
+  const AttentionArgs given = with_wgmma_boxes<Work>(args);
   bool started = false;
   for (int largest = kMaxCluster;;) {
     const LaunchShape shape = wgmma_launch_shape<Work>(args, largest);
@@ -162,14 +171,43 @@ cudaError_t launch_wgmma(AttentionKernelFn kernel, const AttentionArgs& args, cu
   }
 }
 
+template <class Work, class After>
+cudaError_t launch_latents(AttentionKernelFn kernel, const AttentionArgs& args,
+                           cudaStream_t stream) {
+  if (most_key_blocks<Work::kRows>(args) > kMostKeyBlocks) return cudaErrorInvalidValue;
+  AttentionArgs given = with_wgmma_boxes<Work>(args);
+  const int blocks = latent_blocks<Work>(args);
+  if (blocks == 0) return cudaSuccess;
+  given.clusters = divisor(blocks);
+  const Grid grid{blocks, 1, Work::kThreads, Work::kBytes};
+  const cudaError_t status = launch(kernel, grid, given, stream);
+  if (status != cudaSuccess) return status;
+  using Combine = LatentCombine<Work, After>;
+  const int64_t tiles = int64_t{given.sequence_work_tiles.value} * args.B;
+  const Grid rows{tiles, Combine::row_blocks(args, tiles), Combine::kThreads, 0};
+  return launch(combine_latents<Work, After>, rows, given, stream);
+}
+
 // Which of them a block runs follows from the rows of its tile.
 template <class Config>
 constexpr bool kUsesWgmma = Config::kRows >= kGroupRows;
 
 // Of latent attention, keys have kMore elements beside those that are values, too.
+template <class T, int kDepth, class Config, int kMore>
+struct WorkOf {
+  using Wgmma = WgmmaLatents<T, kDepth, Config, kMore>;
+};
+template <class T, int kDepth, class Config>
+struct WorkOf<T, kDepth, Config, 0> {
+  using Wgmma = WgmmaAttention<T, kDepth, Config>;
+};
 template <class T, int kDepth, class Config, int kMore = 0>
-using AttentionWork = std::conditional_t<kUsesWgmma<Config>, WgmmaAttention<T, kDepth, Config>,
-                                         FlashDecode<T, kDepth, Config, kMore>>;
+using AttentionWork =
+    std::conditional_t<kUsesWgmma<Config>, typename WorkOf<T, kDepth, Config, kMore>::Wgmma,
+                       FlashDecode<T, kDepth, Config, kMore>>;
+
+template <class Work>
+constexpr bool kHasLatents = Work::Pipeline::kParts > 1;
 
 // Conditions of the variants of a shape.
 template <int... kNumbers>
@@ -183,10 +221,12 @@ struct ManyTiles {
 
 template <class Work>
 int64_t attention_workspace(const AttentionArgs& args) {
-  if constexpr (kUsesWgmma<Work>) {
-    return wgmma_workspace<Work>(args);
-  } else {
+  if constexpr (!kUsesWgmma<Work>) {
     return flash_decode_workspace<Work>(args);
+  } else if constexpr (kHasLatents<Work>) {
+    return latent_workspace<Work>(args);
+  } else {
+    return wgmma_workspace<Work>(args);
   }
 }
 
@@ -198,14 +238,17 @@ struct PlainConfig : Config {
 template <class Config>
 using Plain = std::conditional_t<kUsesWgmma<Config>, Config, PlainConfig<Config>>;
 
-// Launches a config's kernel, or that of Plain<Config>.
-template <class Work>
+// Launches a config's kernel, or that of Plain<Config>; After as in AfterCombine of emitted
+// kernels.
+template <class Work, class After>
 cudaError_t launch_attention(AttentionKernelFn general, AttentionKernelFn plain,
                              const AttentionArgs& args, cudaStream_t stream) {
-  if constexpr (kUsesWgmma<Work>) {
-    return launch_wgmma<Work>(general, args, stream);
-  } else {
+  if constexpr (!kUsesWgmma<Work>) {
     return launch_flash_decode<Work>(general, plain, args, stream);
+  } else if constexpr (kHasLatents<Work>) {
+    return launch_latents<Work, After>(general, args, stream);
+  } else {
+    return launch_wgmma<Work>(general, args, stream);
   }
 }
 

@@ -155,13 +155,14 @@ class StepBoxes {
   int tokens_;
 };
 
-// A call with boxes of steps, where caches allow it.
-template <class T, int kKeys, int kDepth>
+// A call with boxes of steps, where caches allow it: lines of kDepth elements, and the other
+// cache's.
+template <class T, int kKeys, int kDepth, int kSecondDepth>
 AttentionArgs with_step_boxes(AttentionArgs args) {
   const BoxShape box{StepBoxes<kKeys, kDepth>(args).tokens(), 1};
   args.boxed = box.tokens >= StepBoxes<kKeys, kDepth>::kFewest &&
                encode_boxes<T, kDepth>(&args.k_boxes, args, args.k, box) &&
-               encode_boxes<T, kDepth>(&args.v_boxes, args, args.v, box);
+               encode_boxes<T, kSecondDepth>(&args.v_boxes, args, args.v, box);
   return args;
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from typing_extensions import Self
 
@@ -21,8 +20,6 @@ PASSES_OF_A_SPLIT = 3  # in proofs: passes of the loop that a block makes
 class AttentionKnobs(Knobs):
     """Template constants of an emitted attention kernel."""
 
-    fewest_stages: ClassVar[int]
-
     rows: int  # query rows of one tile
     keys: int  # of one step
     warps: int  # of a block
@@ -33,6 +30,11 @@ class AttentionKnobs(Knobs):
     def template(self) -> str:
         """Name the C++ template of its configs: both schedules have the same."""
         return "FlashAttention"
+
+    @property
+    def fewest_stages(self) -> int:
+        """Return the stages of the shortest pipeline."""
+        raise NotImplementedError
 
     @property
     def pass_keys(self) -> int:
@@ -51,7 +53,7 @@ class AttentionKnobs(Knobs):
 
     def config(self, program: AttentionProgram) -> dict[str, int]:
         """Return the knobs by name; those that are optional and 0 are left away."""
-        optional = ("dynamic", "key_sums")
+        optional = ("dynamic", "key_sums", "parts")
         return {name: n for name, n in vars(self).items() if n or name not in optional}
 
     def tiles(self, roles: AttentionRoles) -> dict[str, int]:

@@ -32,8 +32,10 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
     """Return one or two variants per bucket of rows; the last takes any number.
 
     Where blocks share a multiprocessor, one with a single large block serves few long work tiles.
-    Buckets of more rows than a block has room for are left away. Raises PlanError for a depth whose
-    lines are not 16-byte aligned, and where the shortest pipeline does not fit in any case.
+    Buckets of more rows than a block has room for are left away. Over latents, whose lines are
+    longer than a warp's registers are many, tiles of many rows serve few rows, too. Raises
+    PlanError for a depth whose lines are not 16-byte aligned, and where the shortest pipeline does
+    not fit in any case.
     """
     roles, recipe = program.roles, program.recipe
     for dim, depth in ((roles.depth, program.depth), (roles.more, program.more_depth)):
@@ -41,6 +43,15 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
         require(depth % 8 == 0, sentence, f"choose {dim} as a multiple of 8")
     for reason in flash_decode.fits(program, on):
         raise PlanError(f"{recipe}: {reason}")
+    found = _few_rows(program, on)
+    if many := wgmma_attention.rule(program, on):
+        return (*(() if roles.more else found), AttentionVariant(0, many))
+    widest = found[-1].bucket
+    return tuple(replace(v, bucket=0) if v.bucket == widest else v for v in found)
+
+
+def _few_rows(program: AttentionProgram, on: Target) -> list[AttentionVariant]:
+    """Return the variants by flash decode."""
     found: list[AttentionVariant] = []
     for rows in flash_decode.ROW_BUCKETS:
         knobs = flash_decode.rule(rows, program, on, flash_decode.BLOCK_SHAPES)
@@ -50,10 +61,7 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
         if large and knobs.blocks > large.blocks and rows <= FEW_TILES_ROWS:
             found.append(AttentionVariant(rows, large, few_tiles=True))
         found.append(AttentionVariant(rows, knobs))
-    if many := wgmma_attention.rule(program, on):
-        return (*found, AttentionVariant(0, many))
-    widest = found[-1].bucket
-    return tuple(replace(v, bucket=0) if v.bucket == widest else v for v in found)
+    return found
 
 
 def with_dynamic(
@@ -91,7 +99,7 @@ def row_buckets(
     PlanError for a program without variants.
     """
     made = attention_variants(program, on)
-    few_rows = [v for v in reversed(made) if isinstance(v.knobs, FlashDecode)]
+    few_rows = _few_rows(program, on)[::-1]
     found: list[RowBucket] = []
     for rows in dict.fromkeys(v.bucket for v in made):
         rules = {v.few_tiles: v.knobs for v in made if v.bucket == rows}
@@ -108,7 +116,7 @@ def row_buckets(
         more = [k for k in new if k not in tuned][:top]
         found.append(RowBucket(rows, rule, few, (*first, *tuned, *more)))
     many = made[-1].knobs
-    if top and isinstance(many, WgmmaAttention):  # which small tiles might serve as well
+    if len(made) > 1 and top and isinstance(many, WgmmaAttention):  # small tiles might serve, too
         least = min(v.knobs.rows for v in made)
         small = [v.knobs for v in few_rows if v.knobs.rows == least]
         found.append(RowBucket(SHARED_ROWS, many, None, (many, *small)))

@@ -100,7 +100,7 @@ def _form(writer: Writer, program: AttentionProgram) -> None:
         writer.line(f"const auto general = {name}<Config>;")
         writer.line(f"const auto plain = {name}<tile::Plain<Config>>;")
         call = "general, plain, args, stream"
-        writer.line(f"return tile::launch_attention<Work<Config>>({call});")
+        writer.line(f"return tile::launch_attention<Work<Config>, AfterCombine>({call});")
     writer.write("", template)
     with writer.block(f"int64_t workspace({arguments}) {{"):
         writer.line("return tile::attention_workspace<Work<Config>>(args);")

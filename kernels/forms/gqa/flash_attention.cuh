@@ -60,7 +60,7 @@ template <class Config>
 cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   const auto general = gqa<Config>;
   const auto plain = gqa<tile::Plain<Config>>;
-  return tile::launch_attention<Work<Config>>(general, plain, args, stream);
+  return tile::launch_attention<Work<Config>, AfterCombine>(general, plain, args, stream);
 }
 
 template <class Config>

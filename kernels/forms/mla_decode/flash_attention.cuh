@@ -69,7 +69,7 @@ template <class Config>
 cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   const auto general = mla_decode<Config>;
   const auto plain = mla_decode<tile::Plain<Config>>;
-  return tile::launch_attention<Work<Config>>(general, plain, args, stream);
+  return tile::launch_attention<Work<Config>, AfterCombine>(general, plain, args, stream);
 }
 
 template <class Config>

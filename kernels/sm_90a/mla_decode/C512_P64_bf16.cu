@@ -7,7 +7,8 @@ namespace mirage::generated {
 namespace {
 
 MIRAGE_SHAPE(__nv_bfloat16, C = 512, P = 64)
-using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
+using AnyRows = FlashAttention<Shape, Rows<64>, Keys<64>, Warps<12>, Stages<2>, Blocks<1>,
+                               Producers<4>, Parts<2>>;
 using Variants = AttentionKernels<Any<AnyRows>>;
 
 }  // namespace

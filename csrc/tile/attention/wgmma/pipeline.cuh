@@ -24,24 +24,30 @@ struct ItemEntry {
 
 // Whether a kernel sums lines of its keys, which its knobs say.
 MIRAGE_DEFAULT(KeySums, 0)
+// Of the values' elements, for warpgroups with the same rows: 0: one.
+MIRAGE_DEFAULT(Parts, 0)
 
-template <class T, int kDepth, class Knobs>
+template <class T, int kDepth, class Knobs, int kMore = 0>
 struct WgmmaPipeline {
   static constexpr int kKeys = Knobs::kKeys, kStages = Knobs::kStages,
                        kProducers = Knobs::kProducers;
   static constexpr int kStepKeyBlocks = kKeys / kBlockKeys;
-  static constexpr int kGroupWarpCount = Knobs::kRows / kWarpRows;  // warps that read a step
+  static constexpr int kParts = kPartsOf<Knobs> > 0 ? kPartsOf<Knobs> : 1;
+  static constexpr int kGroupWarpCount = kParts * Knobs::kRows / kWarpRows;  // that read a step
   static constexpr int kConsumers = Knobs::kWarps - kProducers;
   static constexpr int kGroups = kConsumers / kGroupWarpCount;
   static constexpr int kTileBytes = kKeys * kDepth * 2;
-  static constexpr int kStageBytes = 2 * kTileBytes;  // keys, then values
+  static constexpr int kSecondDepth = kMore > 0 ? kMore : kDepth;
+  static constexpr int kStageBytes = kTileBytes + kKeys * kSecondDepth * 2;  // keys, then values
   // Where both warpgroups sum a step's lines, every lane says that it is done: racecheck follows
   // no other arrival.
   static constexpr bool kAllRelease = kKeySumsOf<Knobs> > 0 && kGroups == 1;
   static constexpr int kKeyReleases = kGroupWarpCount * (kAllRelease ? kWarpLanes : 1);
   static constexpr int kEntries = 2;              // items that are known at once
   static constexpr int kShares = kProducers / 2;  // of a tile, for the warps that copy it
-  static_assert(kStages > 2 * kGroups && kDepth % kTmaDepth == 0, "a stage to spare, whole boxes");
+  static_assert(kStages > (kParts > 1 ? 1 : 2 * kGroups), "a stage to spare");
+  static_assert((kParts > 1) == (kMore > 0), "latents have parts");
+  static_assert(kDepth % kTmaDepth == 0 && kMore % kTmaDepth == 0, "whole boxes");
 
   struct State {
     Mbarrier full[2][kStages], empty[2][kStages];  // keys, values
@@ -79,11 +85,11 @@ struct WgmmaPipeline {
   }
 };
 
-// What the copying warps do, each with some lines of the keys, or of the values, of every step.
-template <class T, int kDepth, class Knobs>
+// What the copying warps do, each with some lines of the keys, or of the values, of every step:
+// lines of kDepth elements.
+template <class T, int kDepth, class Knobs, class Pipeline>
 class WgmmaProducer {
  public:
-  using Pipeline = WgmmaPipeline<T, kDepth, Knobs>;
   static constexpr int kKeys = Pipeline::kKeys, kStages = Pipeline::kStages;
 
   __device__ WgmmaProducer(const AttentionArgs& args, char* stages, typename Pipeline::State& state)
@@ -135,7 +141,8 @@ class WgmmaProducer {
 
  private:
   static constexpr int kVectors16 = kDepth / kLaneDepth;
-  static constexpr int kLinesAtOnce = kWarpLanes / kVectors16;
+  static constexpr int kLineLanes = kVectors16 < kWarpLanes ? kVectors16 : kWarpLanes;
+  static constexpr int kLinesAtOnce = kWarpLanes / kLineLanes;
   static constexpr int kLines = kKeys / Pipeline::kShares;  // of a step, this warp's
   static constexpr int kRounds = kLines / kLinesAtOnce;
   static_assert(kRounds * kLinesAtOnce * Pipeline::kShares == kKeys, "whole rounds");
@@ -158,7 +165,7 @@ class WgmmaProducer {
     lowest_ = item.sequence.lowest;
     end_ = min(item.sequence.keys, (skipped + key_blocks.last) * kBlockKeys);
     lines_ = static_cast<const T*>(cache_.at) + item.head * cache_.head +
-             lane() % kVectors16 * kLaneDepth;
+             lane() % kLineLanes * kLaneDepth;
     const bool dense = args_.block_table == nullptr;
     if (dense) lines_ += item.b * cache_.page;
     const int begin = (skipped + key_blocks.first) * kBlockKeys;
@@ -198,7 +205,7 @@ class WgmmaProducer {
   }
   __device__ void copy_boxes(int key, const WorkItem& item) const {
     if (share() == 0 && lane() == 0) {
-      await_bytes(full_[at_stage_], Pipeline::kTileBytes);
+      await_bytes(full_[at_stage_], kKeys * kDepth * 2);
       arrive_for(full_[at_stage_], Pipeline::kShares * kWarpLanes);
     }
     __syncwarp();
@@ -221,17 +228,20 @@ class WgmmaProducer {
     arrive(full_[at_stage_]);
   }
 
-  // Round i of a step: a lane's vector.
+  // Round i of a step: a lane's vector, or its vectors of a line that has more than lanes.
   __device__ void copy_own(int i, int key, const T* from) const {
-    const int line = share() * kLines + i * kLinesAtOnce + lane() / kVectors16;
-    const int vec = lane() % kVectors16;
-    char* const to = stages_ + at_stage_ * Pipeline::kStageBytes +
-                     vec / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, vec % 8);
-    copy_16_bytes<Cache::kStream>(to, from, key >= lowest_ && key < end_);
+    const int line = share() * kLines + i * kLinesAtOnce + lane() / kLineLanes;
+    unrolled<kVectors16 / kLineLanes>([&](int v) {
+      const int vec = lane() % kLineLanes + v * kLineLanes;
+      char* const to = stages_ + at_stage_ * Pipeline::kStageBytes +
+                       vec / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, vec % 8);
+      copy_16_bytes<Cache::kStream>(to, from + v * kLineLanes * kLaneDepth,
+                                    key >= lowest_ && key < end_);
+    });
   }
 
   __device__ void copy_dense(int first) const {
-    const int key = first + lane() / kVectors16;
+    const int key = first + lane() / kLineLanes;
     const T* from = lines_ + key * cache_.token;
 #pragma unroll 4
     for (int i = 0; i < kRounds; ++i) {
@@ -255,7 +265,7 @@ class WgmmaProducer {
     unrolled<kLines / kKnown>([&](int n) {
 #pragma unroll 4
       for (int i = 0; i < kKnown / kLinesAtOnce; ++i) {
-        const int line = i * kLinesAtOnce + lane() / kVectors16;
+        const int line = i * kLinesAtOnce + lane() / kLineLanes;
         const int64_t own = __shfl_sync(~0u, at[n], line);
         copy_own(n * (kKnown / kLinesAtOnce) + i, first + n * kKnown + line, lines_ + own);
       }

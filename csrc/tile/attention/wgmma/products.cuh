@@ -12,7 +12,8 @@ namespace mirage::tile {
 
 constexpr int kWarpRows = kGroupRows / kGroupWarps;
 constexpr int kGroupThreads = kGroupWarps * kWarpLanes;
-constexpr int kProductKeys = 64;  // keys, or elements of a head, of one instruction
+constexpr int kProductKeys = 64;    // keys, or elements of a head, of one instruction
+constexpr int kLeastStepKeys = 32;  // of a warp's scores
 
 // A barrier of a warpgroup; 0 and 1 are the block's.
 __device__ inline void sync_warpgroup() {
@@ -89,36 +90,42 @@ __device__ void shrink_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// scores[row, key] = sum over D of queries[row, :] * keys[key, :], begun here. `queries`: the
-// warpgroup's lines in shared memory, in boxes of kRows lines.
-template <int kRows, class T, int kKeys, int kDepth>
-__device__ void begin_scores(Scores<float, kWarpRows, kKeys>& scores, const char* queries,
-                             WgmmaKeys<T, kKeys, kDepth> keys) {
+// Asks for scores[row, key] (+)= sum over D of queries[row, :] * keys[key, :], among products that
+// were begun: of the first kOwn keys. `queries`: the warpgroup's lines in shared memory, in boxes
+// of kRows lines.
+template <int kRows, bool kAdds, class T, int kOwn, int kKeys, int kDepth>
+__device__ void ask_for_scores(Scores<float, kWarpRows, kOwn>& scores, const char* queries,
+                               WgmmaKeys<T, kKeys, kDepth> keys) {
   const uint64_t rows = uniform_descriptor(queries), box = uniform_descriptor(keys.at);
-  begin_products();
   unrolled<kDepth / kMmaDepth>([&](int k) {
     const int at = k % kMmas * kMmaBytes, boxes = k / kMmas * kTmaRowBytes;
     const uint64_t lines = moved(rows, boxes * kRows + at), of = moved(box, boxes * kKeys + at);
-    if (k == 0) {
+    if (k == 0 && !kAdds) {
       // What they were is of no use: without this it would be kept.
-      unrolled<kKeys / kTokenTile, 4>([&](int n, int i) { asm("" : "=f"(scores.at[0][n][i])); });
-      Wgmma<T, kKeys>::template add<false>(scores.at[0], lines, of);
+      unrolled<kOwn / kTokenTile, 4>([&](int n, int i) { asm("" : "=f"(scores.at[0][n][i])); });
+      Wgmma<T, kOwn>::template add<false>(scores.at[0], lines, of);
     } else {
-      Wgmma<T, kKeys>::add(scores.at[0], lines, of);
+      Wgmma<T, kOwn>::add(scores.at[0], lines, of);
     }
   });
+}
+template <int kRows, class T, int kKeys, int kDepth>
+__device__ void begin_scores(Scores<float, kWarpRows, kKeys>& scores, const char* queries,
+                             WgmmaKeys<T, kKeys, kDepth> keys) {
+  begin_products();
+  ask_for_scores<kRows, false>(scores, queries, keys);
   commit_products();
 }
 
-// product[row, d] += sum over the step's keys of weights[row, key] * values[key, d], begun here.
-template <class T, int kKeys, int kDepth, bool kWaits>
-__device__ void contract_values(WgmmaProduct<kDepth>& product,
-                                WgmmaValues<T, kKeys, kDepth, kWaits> values,
-                                const PackedScores<T, kWarpRows, kKeys>& weights) {
+// Asks for product[row, d] += sum of weights[row, key] * values[key, d] over the first keys of a
+// step, as many as there are weights, among products that were begun.
+template <class T, int kOwn, int kKeys, int kDepth, bool kWaits>
+__device__ void add_values(WgmmaProduct<kDepth>& product,
+                           WgmmaValues<T, kKeys, kDepth, kWaits> values,
+                           const PackedScores<T, kWarpRows, kOwn>& weights) {
   constexpr int kStep = kMmaDepth * kTmaRowBytes, kTmaBytes = kKeys * kTmaRowBytes;
   const uint64_t box = uniform_descriptor(values.at);
-  begin_products();
-  unrolled<kKeys / kMmaDepth>([&](int k) {
+  unrolled<kOwn / kMmaDepth>([&](int k) {
     const auto& low = weights.at[0][2 * k];
     const auto& high = weights.at[0][2 * k + 1];
     const uint32_t rows[4] = {bits(low[0]), bits(low[1]), bits(high[0]), bits(high[1])};
@@ -127,6 +134,13 @@ __device__ void contract_values(WgmmaProduct<kDepth>& product,
                                         rows, moved(box, d * kTmaBytes + k * kStep));
     });
   });
+}
+template <class T, int kKeys, int kDepth, bool kWaits>
+__device__ void contract_values(WgmmaProduct<kDepth>& product,
+                                WgmmaValues<T, kKeys, kDepth, kWaits> values,
+                                const PackedScores<T, kWarpRows, kKeys>& weights) {
+  begin_products();
+  add_values(product, values, weights);
   commit_products();
   if constexpr (kWaits) wait_products<1>();  // all but these: the next scores are there
 }

@@ -32,7 +32,7 @@ __device__ float element(const ScaledScores<kKeys, Scale>& s, int k, int n, int 
 }
 
 template <int kKeys>
-constexpr bool kIsStep = kKeys >= kProductKeys;  // other kernels have fewer of what they call keys
+constexpr bool kIsStep = kKeys >= kLeastStepKeys;  // others have fewer of what they call keys
 
 template <class Out, class Op, int kKeys,
           std::enable_if_t<kIsStep<kKeys> && std::is_same_v<Op, Mul>, int> = 0>
@@ -46,6 +46,13 @@ __device__ ScaledScores<kKeys, Scale> scaled(const ScaledScores<kKeys, Scale>& s
 template <int kKeys>
 __device__ ScaledScores<kKeys, float> scaled(const Scores<float, kWarpRows, kKeys>& scores) {
   return {scores, 1.0f};
+}
+// Scores of another product, which the tensor cores have added to those they are added to.
+struct AddedScores {};
+template <class Out, class Op, int kKeys,
+          std::enable_if_t<kIsStep<kKeys> && std::is_same_v<Op, Add>, int> = 0>
+__device__ auto map(const Scores<float, kWarpRows, kKeys>& scores, AddedScores) {
+  return scores;
 }
 // Of scores that are multiplied already.
 __device__ inline void set_ones(float& scale) { scale = 1.0f; }
@@ -217,14 +224,22 @@ __device__ void set_maxima(WgmmaMaxima<kDepth>& maxima, const S& scaled) {
   unrolled<2>([&](int i) { maxima.at[0][i] = raised_maximum(maxima.at[0][i], most[i]); });
 }
 
+// How a warp decides on the maxima of its rows: for itself.
+struct DecidesAlone {
+  static constexpr bool kSetsFirst = true;  // maxima, before the first weights
+  __device__ bool any(bool mine) const { return __any_sync(~0u, mine); }
+  __device__ void share(float (&)[2]) const {}
+};
+
 // The weights of one online-softmax step: exp(score - running maximum) where the mask holds, zeros
 // elsewhere. The maximum rises, and what is carried is rescaled, only if a weight is too large: few
 // steps need to know their largest score. Weights are computed at most twice: of scores so large
 // that rounding keeps them above the limit, they stay there. A row that has seen no key has
 // infinite weights by its first maximum. Products are waited for once, by all warps.
-template <class T, class Op, class A, class B, class S, int kDepth>
+template <class T, class Op, class A, class B, class S, int kDepth, class Decides = DecidesAlone>
 __device__ auto softmax_weights(const S& given, const LazyMask<Op, A, B>& mask,
-                                WgmmaMaxima<kDepth>& maxima, WgmmaProduct<kDepth>& product) {
+                                WgmmaMaxima<kDepth>& maxima, WgmmaProduct<kDepth>& product,
+                                const Decides& decides = {}) {
   constexpr int kKeys = Spans<S>::kRows;
   auto scores = scaled(given).scores;
   auto scale = scaled(given).scale;
@@ -235,13 +250,14 @@ __device__ auto softmax_weights(const S& given, const LazyMask<Op, A, B>& mask,
   }
   const ScaledScores<kKeys, decltype(scale)> current{scores, scale};
   PackedScores<T, kWarpRows, kKeys> found;
-  if (!is_plain && maxima.is_unset()) set_maxima(maxima, current);
+  if (Decides::kSetsFirst && !is_plain && maxima.is_unset()) set_maxima(maxima, current);
   float sums[4];
   pack_weights<true>(found, sums, current, maxima);
-  if (__any_sync(~0u, largest_weight(found) > kLargestWeight)) {
+  if (decides.any(largest_weight(found) > kLargestWeight)) {
     float most[2];
     line_maxima(most, current);
     share_most(most);
+    decides.share(most);
     rescale_to(most, maxima, product);
     pack_weights<false>(found, sums, current, maxima);
   }

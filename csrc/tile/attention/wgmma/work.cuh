@@ -60,7 +60,7 @@ class WgmmaAttention {
     __syncthreads();
     if (warp_index() >= Pipeline::kConsumers) {
       if constexpr (kMovesRegisters) shrink_registers<kProducerRegisters>();
-      WgmmaProducer<T, kDepth, Knobs>(args, shared, state()).run();
+      WgmmaProducer<T, kDepth, Knobs, Pipeline>(args, shared, state()).run();
       asm volatile("exit;");
     }
     if constexpr (kMovesRegisters) grow_registers<kConsumerRegisters>();
