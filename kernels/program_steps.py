@@ -54,7 +54,9 @@ def decoded(argument: Any, values: Values, extents: Extents, device: torch.devic
 
 
 def returned(what: Mapping[str, Any], values: Values) -> Any:
-    """Return what a function does: a tensor, or tuples, lists and dicts of them."""
+    """Return what a function does: a tensor, None, or tuples, lists and dicts of them."""
+    if "none" in what:
+        return None
     if "value" in what:
         return values[what["value"]]
     if "dict" in what:

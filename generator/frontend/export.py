@@ -39,6 +39,7 @@ def plain(name: str) -> str:
 
 
 BRANCHES = "it takes tensors by keyword and returns tensors; branches may not depend on values"
+RETURNED = "a program returns tensors, or None, beside what it writes over"
 LONGER = "with the examples it can: name a dynamic dim in all inputs that have it"
 
 
@@ -103,12 +104,22 @@ def called_names(program: Any) -> dict[Any, str]:
     return {node: own[node.name] for node in nodes if node.name in own}
 
 
-def returned_by(program: Any, names: Iterator[str]) -> dict[str, Any]:
-    """Return how an exported program's results, of these names, lie in what it returns."""
+def ends_of(program: Any, name: str) -> list[Any]:
+    """Return an exported program's results, None among them; raises RecipeError for others."""
+    ends = [*next(n.args[0] for n in program.graph.nodes if n.op == "output")]
+    results = [n for n in ends if n is not None]
+    if not results or any(getattr(n, "op", "") == "" for n in results):
+        raise RecipeError(f"{name} returns something else than tensors", RETURNED)
+    return ends
+
+
+def returned_by(program: Any, names: Iterator[str | None]) -> dict[str, Any]:
+    """Return how an exported program's results lie in what it returns: of these names, or None."""
 
     def part(of: Any) -> dict[str, Any]:
         if of.is_leaf():
-            return {"value": next(names)}
+            name = next(names)
+            return {"none": True} if name is None else {"value": name}
         parts = [part(child) for child in of.children()]
         if of.type in (dict, OrderedDict):
             return {"dict": [[*pair] for pair in zip(of.context, parts, strict=True)]}

@@ -19,6 +19,7 @@ from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.counting import with_sizes
 from mirage_kernels.generator.frontend.dim_names import Dynamic
 from mirage_kernels.generator.frontend.export import (
+    ends_of,
     exported,
     input_names,
     name_of,
@@ -148,7 +149,7 @@ def _portion(function: Callable[..., Any], examples: Mapping[str, torch.Tensor])
         name_of(function),
         [n for n in program.graph.nodes if n.op not in ("placeholder", "output")],
         input_names(program),
-        next(n.args[0] for n in program.graph.nodes if n.op == "output"),
+        [n for n in ends_of(program, name_of(function)) if n is not None],
         lambda node: place_of(function, examples, node),
     )
 
@@ -207,7 +208,8 @@ class TracedFunction:
             extents = [n if isinstance(n, int) else sizes[n] for n in shapes[name]]
             named[name] = tensor.reshape(extents)
         made = self._called(named)
-        results = made if isinstance(made, tuple | list) else (made,)
+        several = made if isinstance(made, tuple | list) else (made,)
+        results = [r for r in several if r is not None]
         shaped = [
             r.reshape([sizes[d] for d in flat(layout)])
             for r, layout in zip(results, self.traced.lowered.outputs, strict=True)

@@ -18,6 +18,7 @@ from mirage_kernels.generator.frontend.export import (
     applied,
     called_names,
     dtype_of,
+    ends_of,
     exported,
     input_names,
     input_of,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 Node = Any  # torch.fx.Node
 Size = int | dict[str, Any]  # a number, or {"extent": "M", "times": 4}
-RETURNED = "a program returns a tensor or a tuple of tensors, beside what it writes over"
 MOST_CONSTANT = 2**16  # elements of a tensor that a program's document has
 STEP = 7  # the second trace's first dynamic extent is longer by it, the next by twice as much
 _VIEWS = """
@@ -107,9 +107,8 @@ class Trace:
             for name, each in dynamic.items()
             for at, dim in each.items()
         }
-        self.results: Sequence[Node] = next(n.args[0] for n in first if n.op == "output")
-        if not self.results or any(getattr(n, "op", "") == "" for n in self.results):
-            raise RecipeError(f"{function.named} returns something else than tensors", RETURNED)
+        self._ends: Sequence[Node | None] = ends_of(self.programs[0], function.named)
+        self.results: Sequence[Node] = [n for n in self._ends if n is not None]
         self.constants_outside = constants_of(self.programs[0])
         self.nodes = _used([n for n in first if n.op == "call_function"], self.results)
         for node in first:
@@ -153,7 +152,7 @@ class Trace:
     @property
     def returned(self) -> dict[str, Any]:
         """Return how results lie in what the function returns."""
-        return returned_by(self.programs[0], map(self.name, self.results))
+        return returned_by(self.programs[0], (n and self.name(n) for n in self._ends))
 
     def size(self, a: int, b: int) -> Size:
         """Return an extent that is so large in the two traces; raises RecipeError for others."""

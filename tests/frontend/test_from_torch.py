@@ -45,6 +45,21 @@ def test_parameters_of_a_module_are_inputs_with_their_names() -> None:
     spec_of(recipe)
 
 
+def test_none_beside_a_result_is_no_result() -> None:
+    def attended(x: Tensor) -> tuple[Tensor, None]:
+        return F.silu(x), None
+
+    recipe = from_torch(attended, {"x": X})
+    assert recipe.also == {}
+    spec_of(recipe)
+
+    def nothing(x: Tensor) -> tuple[None, None]:
+        return None, None
+
+    with pytest.raises(RecipeError, match="nothing returns something else than tensors"):
+        from_torch(nothing, {"x": X})
+
+
 def test_neighbouring_dims_that_nothing_tells_apart_are_one() -> None:
     images = torch.empty(2, 6, 5, 3, dtype=torch.bfloat16)
 

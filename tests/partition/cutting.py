@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.addressing import by_reference
@@ -62,7 +63,7 @@ def ways(program: Program) -> list[list[str]]:
     return [[next(said) for p in way.parts if p.runs] for way in program.ways]
 
 
-def require_same(program: Program, run: Callable[..., Any], **given: Tensor) -> None:
+def by_references(program: Program, given: Mapping[str, Tensor]) -> Any:
     """Run the document with every kernel computed by its recipe's reference."""
     named = ((f"{r.record.recipe}_{r.record.stem}", r.request.recipe) for r in program.results)
     recipes = {f"sm_90a/{name}": recipe for name, recipe in named}
@@ -73,15 +74,21 @@ def require_same(program: Program, run: Callable[..., Any], **given: Tensor) -> 
         return by_reference(recipes[key], tensors, into)
 
     document = json.loads(json.dumps(program.document))
-    found = SteppedProgram([document], kernel)(**{n: x.clone() for n, x in given.items()})
-    wanted = run(**given)
-    for mine, theirs in zip(_several(found), _several(wanted), strict=True):
+    return SteppedProgram([document], kernel)(**{n: x.clone() for n, x in given.items()})
+
+
+def require_same(program: Program, run: Callable[..., Any], **given: Tensor) -> None:
+    """Compare what the document and the function return, which is None in the same places."""
+    found, wanted = by_references(program, given), run(**given)
+    leaves, shape = tree_flatten(found)
+    others, wanted_shape = tree_flatten(wanted)
+    assert shape == wanted_shape
+    for mine, theirs in zip(leaves, others, strict=True):
+        if theirs is None:
+            assert mine is None
+            continue
         assert mine.dtype is theirs.dtype
         torch.testing.assert_close(mine, theirs, atol=0.02, rtol=0.02)
-
-
-def _several(made: Any) -> tuple[Tensor, ...]:
-    return made if isinstance(made, tuple) else (made,)
 
 
 def drawn(*shape: int) -> Tensor:

@@ -127,6 +127,14 @@ def test_a_function_without_results_is_refused_in_a_sentence() -> None:
         cut(nothing, ["x", "cache"], x=(5, 16), cache=(5, 16))
 
 
+def test_none_among_the_results_is_returned() -> None:
+    def attended(x: Tensor, y: Tensor) -> tuple[Tensor, None, dict[str, Tensor | None]]:
+        return torch.tanh(x) * y, None, {"kept": torch.sigmoid(y), "weights": None}
+
+    program = cut(attended, ["x", "y"], x=(5, 16), y=(5, 16))
+    require_same(program, attended, x=drawn(5, 16), y=drawn(5, 16))
+
+
 def slice_of_a_value(x: Tensor) -> Tensor:
     out = x * 2
     part = out[:, 10:]
