@@ -1,7 +1,7 @@
 """Programs that were written after the generator, to see what it makes of functions it never saw.
 
-Steps of recurrent models, [K, N] weights, sampling, losses, gradients and an optimizer, at sizes of
-today's models. Where they fell short it was mended.
+Steps of recurrent models, [K, N] weights, an expert, sampling, losses, gradients and an optimizer,
+at sizes of today's models. Where they fell short it was mended.
 """
 
 from __future__ import annotations
@@ -135,6 +135,20 @@ def highway(x: Tensor, t: Tensor, u: Tensor, c: Tensor) -> Tensor:
 def clamped_glu(x: Tensor, y: Tensor) -> Tensor:
     x, y = x.clamp(max=7.0), y.clamp(-7.0, 7.0)
     return x * torch.sigmoid(1.702 * x) * (y + 1)
+
+
+@program(
+    "others/weighted_expert",
+    rows=FEW,
+    x=("M", K),
+    w=(2048, K),
+    v=(2048, K),
+    d=(K, 2048),
+    weight=("M",),
+)
+def weighted_expert(x: Tensor, w: Tensor, v: Tensor, d: Tensor, weight: Tensor) -> Tensor:
+    gated = F.silu(F.linear(x, w)) * F.linear(x, v)
+    return F.linear(gated, d) * weight[:, None]
 
 
 @program("others/sigmoid_router", rows=FEW, x=("M", K), w=(256, K), b=(256,))

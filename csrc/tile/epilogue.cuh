@@ -168,6 +168,13 @@ __device__ float load_row(const T* tensor, int64_t stride, OutputTile tile, Elem
   return tensor == nullptr ? 0.0f : static_cast<float>(tensor[(tile.first_row + e.row) * stride]);
 }
 
+// An element of an optional [M] tensor, a number per token, with its stride; 0 if it is absent.
+template <class T>
+__device__ float load_token(const T* tensor, int64_t stride, OutputTile tile, Element e) {
+  const int64_t token = tile.first_token + e.token;
+  return tensor == nullptr ? 0.0f : static_cast<float>(tensor[token * stride]);
+}
+
 // What read(element) says of a thread's element where it has one at most: ask() reads it while the
 // loop goes on. Where threads have several, each is read when it is wanted.
 template <int kRows, int kTokens, int kThreads, class Read>

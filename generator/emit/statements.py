@@ -300,6 +300,8 @@ def _read(s: Statement, program: TileProgram) -> str:
     (name,) = s.args
     if s.layout is Layout.TOKEN_SUMS and name in {k.out for k in program.statistics}:
         return f"token_value({name}"
+    if s.layout is Layout.TOKEN_SUMS:
+        return f"load_token({tensor_of(s, program)}, out_tile"
     if s.layout is Layout.ROW_SUMS:
         return f"load_row({tensor_of(s, program)}, out_tile"
     if s.layout is Layout.ACCUM:

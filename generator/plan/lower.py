@@ -30,6 +30,7 @@ from mirage_kernels.generator.plan.program import (
     needed,
     roles_of,
 )
+from mirage_kernels.generator.plan.rows import COMPUTED, READABLE, row_wise, token_numbers
 from mirage_kernels.generator.plan.storage import require_own_type
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
 from mirage_kernels.generator.tiles import program as tiles
@@ -39,8 +40,6 @@ from mirage_kernels.generator.tiles.lower import block_program
 KEPT = "_kept"  # behind the name of what lines keep, as of totals
 # Carries that join warps or blocks in ways of their own.
 _UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled", *MAXIMA)
-_COMPUTED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)
-_READABLE = (Layout.ACCUM, Layout.ROW_SUMS)  # by the epilogue
 ROW_WISE = {  # what whole rows have, and where
     Layout.TOKENS: Layout.LINE,
     Layout.DEPTH: Layout.LINE_VECTOR,
@@ -94,7 +93,8 @@ class _Lowering:
         self.phases = phases_of(self.body)
         self.past = past_the_depth(self.body, self.phases)
         self.types = {name: value.type for name, value in self.body.values.items()}
-        self.row_wise = {n.name for n in self.body.nodes if self.is_row_wise(n)}
+        self.numbers = token_numbers(self.body, self.roles)
+        self.row_wise = row_wise(self.body, self.roles, self.phases) - self.numbers
         self.of_statistics = set(self.row_wise)  # with all that depends on them
         for node in self.body.nodes:
             if self.of_statistics.intersection(node.args):
@@ -107,17 +107,6 @@ class _Lowering:
         self.reductions: list[Statement] = []
         self.products: list[Statement] = []
         self.epilogue: list[Statement] = []
-
-    def is_row_wise(self, node: Node) -> bool:
-        """Say whether a node has whole rows: before the loop, or without one."""
-        if node.op == "output":
-            return not self.roles.rows
-        if node.op == "input":
-            whole = node.loop_cut is None and bool(node.out.type.dims)
-            place = self.roles.layout(node.out.type.names)
-            return whole and place not in (Layout.FACTORS, *_READABLE)
-        before = OPS[node.op].kind in _COMPUTED and self.phases[node.name] is Phase.BEFORE
-        return before and self.roles.layout(node.out.type.names) not in _READABLE
 
     def program(self) -> TileProgram:
         for s in chain.from_iterable(self.tiled.statements[phase] for phase in Phase):
@@ -217,7 +206,7 @@ class _Lowering:
             self.formulas(*node.args)
 
     def require_planned(self, node: Node) -> None:
-        if OPS[node.op].kind not in (*_COMPUTED, Kind.CARRY) or node.op in _UNPLANNED:
+        if OPS[node.op].kind not in (*COMPUTED, Kind.CARRY) or node.op in _UNPLANNED:
             raise self.error(f"{node.op} is not planned yet ({node.name})")
 
     # -- statements ------------------------------------------------------------------------------
@@ -240,6 +229,8 @@ class _Lowering:
             here = self.loop if self.phases[node.name] is Phase.LOOP else self.epilogue
             self.read(s.args, here)
             return here.append(s)
+        if number := self.numbers.intersection(s.args):
+            raise self.error(f"{min(number)} has a number per token, which lines do not read yet")
         if s.layout not in ROW_WISE:
             raise self.error(f"{s.out} {s.type} is no part of a line")
         out, args = self.renamed.get(s.out, s.out), s.args
@@ -253,7 +244,8 @@ class _Lowering:
         They are kept in shared memory, a number per token. It raises too where the loop reads what
         only the epilogue does.
         """
-        late = {s.out for s in self.epilogue if s.do is Do.READ} if here is self.loop else set()
+        late = {s.out for s in self.epilogue if s.do is Do.READ} | self.numbers
+        late = late if here is self.loop else set()
         lines = {s.out for s in self.lines if s.do is Do.LOAD}
         for name in names:
             statistic = name in self.row_wise
@@ -306,7 +298,7 @@ class _Lowering:
         if layout is Layout.FACTORS:
             fetch = Statement(Do.FETCH, node.name, (tensor,), node.out.type, layout)
             self.fetches.append(fetch)
-        elif node.loop_cut is None and layout in _READABLE:
+        elif node.name in self.numbers or (node.loop_cut is None and layout in READABLE):
             self.add(Do.READ, node, (tensor,))
         elif node.loop_cut is None and layout not in _WHOLE:
             raise self.error(f"{node.name} has a number per token, which no plan reads yet")

@@ -15,6 +15,7 @@ from mirage_kernels.generator.language import contract, exp, silu, square
 from mirage_kernels.generator.language import sum as total
 from mirage_kernels.generator.meaning.reals import ELEMENTWISE
 from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import Do, Layout
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, PAST
 from mirage_kernels.generator.recipe import Program, Recipe, Shape, recipe
 from mirage_kernels.generator.search.sketch import BlockSketch, Setting, Step, View
@@ -129,9 +130,31 @@ def of_lines() -> Graph:
     return mugraph(source, views, Step("square", (0,)), Step("mul", (1, 2)))
 
 
-@pytest.mark.parametrize("made", [in_the_loop, after_the_loop, of_lines])
-def test_a_number_per_token_has_no_plan(made: Callable[[], Graph]) -> None:
-    assert refusal(made()).sentence.endswith("has a number per token, which no plan reads yet")
+def computed_in_the_loop() -> Graph:
+    source = written(
+        lambda x, scale, weight: contract(silu(x * square(scale)), weight, over="K"), SCALED
+    )
+    steps = (Step("square", (1,)), Step("mul", (0, 3)), Step("silu", (4,)))
+    product = Step("contract", (5, 2), "K")
+    return mugraph(source, (X, SCALE, WEIGHT), *steps, product, Step("accum", (6,)))
+
+
+def test_a_number_per_token_is_read_by_the_epilogue() -> None:
+    program = tile_program("mine", after_the_loop())
+    read = [s for s in program.epilogue if s.do is Do.READ]
+    assert [(s.args, s.layout) for s in read] == [(("scale",), Layout.TOKEN_SUMS)]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (in_the_loop, "is not cut by the loop"),
+        (computed_in_the_loop, "is not cut by the loop"),
+        (of_lines, "has a number per token, which no plan reads yet"),
+    ],
+)
+def test_elsewhere_a_number_per_token_has_no_plan(made: Callable[[], Graph], words: str) -> None:
+    assert refusal(made()).sentence.endswith(words)
 
 
 def test_a_number_per_row_in_the_loop_has_no_plan() -> None:

@@ -175,7 +175,7 @@ class TensorWorkload(BaseWorkload):
         assert isinstance(args, LaunchArgs)
         for i, tensor in enumerate(given.values()):
             args.inputs[i] = tensor.data_ptr()
-            args.row_strides[i] = tensor.stride(0) if tensor.dim() > 1 else tensor.shape[-1]
+            args.row_strides[i] = tensor.stride(0)
         for i, scalar in enumerate(s for s in self._scalars.values() if s is not None):
             args.scalars[i] = scalar
         for i, out in enumerate(outs):
