@@ -194,7 +194,7 @@ def test_tensor_arguments_are_those_of_the_recipe() -> None:
     outs = TENSORS.new_outs(given)
     TENSORS.fill(args, given, outs)
     assert [args.inputs[i] for i in range(3)] == [t.data_ptr() for t in given.values()]
-    assert [args.row_strides[i] for i in range(3)] == [72, 72, 72]
+    assert [args.row_strides[i] for i in range(3)] == [72, 1, 72]
     assert (args.dims[0], args.outputs[0]) == (8, outs[0].data_ptr())
     assert args.scalars[0] == pytest.approx(TENSORS.source.scalars["eps"])
 
