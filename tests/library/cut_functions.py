@@ -1,4 +1,4 @@
-"""PyTorch functions cut into programs of really made kernels, in folders that can be compiled."""
+"""PyTorch functions cut into programs of really made kernels, which are compiled and compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+import mirage_kernels
+from mirage_kernels import constant_weights
+from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.ir import DType, dumps
 from mirage_kernels.generator.partition.document import document_path
 from mirage_kernels.generator.partition.program import Program, partitioned
@@ -16,6 +20,7 @@ from mirage_kernels.generator.pipeline import Result, generate
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.request import Request
+from mirage_kernels.program_steps import SteppedProgram
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}  # half the distance of two numbers, relative
@@ -39,8 +44,30 @@ def program_of(
     return partitioned(Function(run, given, dynamic, name), DType(dtype), "sm_90a", make)
 
 
-def written(program: Program, folder: Path) -> None:
-    """Write a program and its kernels."""
+def compiled(program: Program, folder: Path) -> SteppedProgram:
+    """Write a program and its kernels into a folder, compile and load them."""
     write(program.results, folder)
     path = folder / document_path(program.document)
     path.write_text(f"{dumps(program.document)}\n")
+    assert main(["compile", str(folder)]) == 0
+    mirage_kernels.load(folder)
+    return mirage_kernels.program(program.name)
+
+
+def require_right(
+    kernels: SteppedProgram, run: Callable[..., Any], given: Mapping[str, Tensor], dtype: str
+) -> tuple[Tensor, ...]:
+    """Compare results with float64, and with a call's where weights are constant; return them."""
+    exact = _several(run(**{name: x.double() for name, x in given.items()}))
+    made = _several(kernels(**given))
+    with constant_weights():
+        again = _several(kernels(**given))
+    for mine, same, wanted in zip(made, again, exact, strict=True):
+        assert mine.shape == wanted.shape
+        assert torch.equal(mine, same)
+        assert (mine.double() - wanted).norm() <= UNIT[dtype] * wanted.norm()
+    return made
+
+
+def _several(made: Any) -> tuple[Tensor, ...]:
+    return made if isinstance(made, tuple) else (made,)

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from cut_functions import TYPES, UNIT, program_of, written
+from cut_functions import TYPES, compiled, program_of, require_right
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-import mirage_kernels
-from mirage_kernels import constant_weights
-from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.partition.program import Program
 from mirage_kernels.generator.plan.lower import lowered, tile_program
@@ -94,28 +91,18 @@ class TestColumns:
 
     @pytest.mark.gpu
     def test_results_are_right(self, run: Run, dtype: str, k: int, n: int, tmp_path: Path) -> None:
-        program = cut(run, dtype, k, n)
-        written(program, tmp_path)
-        assert main(["compile", str(tmp_path)]) == 0
-        mirage_kernels.load(tmp_path)
-        kernels = mirage_kernels.program(program.name)
+        kernels = compiled(cut(run, dtype, k, n), tmp_path)
         for rows in ROWS:
             generator = torch.Generator().manual_seed(rows)
             given = {
                 name: (torch.randn(shape, generator=generator) / 16).to(TYPES[dtype]).cuda()
                 for name, shape in shapes_of(run, rows, k, n).items()
             }
-            exact = run(**{name: x.double() for name, x in given.items()})
-            made = kernels(**given)
-            with constant_weights():
-                again = kernels(**given)
-            assert made.shape == exact.shape
-            assert torch.equal(made, again)
-            assert (made.double() - exact).norm() <= UNIT[dtype] * exact.norm()
+            require_right(kernels, run, given, dtype)
             if run in (biased, added):  # whole numbers that fp32 sums up exactly
                 whole = {name: torch.randint_like(x, -1, 2) for name, x in given.items()}
                 wanted = run(**{name: x.double() for name, x in whole.items()})
-                assert torch.equal(kernels(**whole), wanted.to(made.dtype))
+                assert torch.equal(kernels(**whole), wanted.to(TYPES[dtype]))
 
 
 def test_few_columns_are_a_general_kernel_s() -> None:

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from cut_functions import TYPES, UNIT, program_of, written
+from cut_functions import TYPES, compiled, program_of, require_right
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-import mirage_kernels
-from mirage_kernels import constant_weights
-from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.partition.program import Program
 from mirage_kernels.generator.plan.lower import lowered
 from mirage_kernels.generator.schedules.run import require_runs
@@ -83,11 +80,7 @@ class TestTokenNumbers:
 
     @pytest.mark.gpu
     def test_results_are_right(self, run: Run, dtype: str, k: int, n: int, tmp_path: Path) -> None:
-        program = cut(run, dtype, k, n)
-        written(program, tmp_path)
-        assert main(["compile", str(tmp_path)]) == 0
-        mirage_kernels.load(tmp_path)
-        kernels = mirage_kernels.program(program.name)
+        kernels = compiled(cut(run, dtype, k, n), tmp_path)
         for rows in ROWS:
             generator = torch.Generator().manual_seed(rows)
 
@@ -99,10 +92,4 @@ class TestTokenNumbers:
             for name in {"s", "t"} & {*given}:  # a column of a wider tensor
                 wide = drawn(rows, 5)[:, 2]
                 given[name] = wide if name == "s" else wide[:, None]
-            exact = run(**{name: x.double() for name, x in given.items()})
-            made = kernels(**given)
-            with constant_weights():
-                again = kernels(**given)
-            assert made.shape == exact.shape
-            assert torch.equal(made, again)
-            assert (made.double() - exact).norm() <= UNIT[dtype] * exact.norm()
+            require_right(kernels, run, given, dtype)

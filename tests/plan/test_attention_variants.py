@@ -271,6 +271,12 @@ def test_tiles_of_many_rows_serve_all_rows_over_latents() -> None:
     assert isinstance(elsewhere.knobs, FlashDecode)
 
 
+def test_latents_have_shorter_pipelines_and_fewer_warps() -> None:
+    (bucket,) = row_buckets(program("mla_decode"), target("sm_80"), 9)
+    assert all(isinstance(k, FlashDecode) and k.rows == 8 for k in bucket.knobs)
+    assert len({(k.warps, k.stages) for k in bucket.knobs}) > 1
+
+
 def test_latents_are_measured_by_flash_decode_too() -> None:
     (bucket,) = row_buckets(program("mla_decode"), H200, 9)
     assert bucket.knobs[0] == bucket.rule
