@@ -105,6 +105,26 @@ class WgmmaResults {
   mutable float even_ = 0.0f;
 };
 
+// The results of a work tile of which nobody else has keys, from the lanes that have its sums: a
+// product's columns are elements from `first` on.
+template <class After, class Pipeline, class T, int kRows, int kColumns>
+__device__ void finish_lines(const AttentionArgs& args, const WorkTile& work_tile, int rows,
+                             const WgmmaMaxima<kColumns>& maximum,
+                             const WgmmaProduct<kColumns>& product, int first) {
+  WgmmaResults<T, kRows> results(args, work_tile);
+  unrolled<2>([&](int i) {
+    const int row = Pipeline::row_of(i);
+    if (row >= rows) return;
+    float factor;
+    const bool leads = first == 0 && lane_quarter() == 0;
+    const Divisor sum = results.begin(row, maximum.at[0][i], product.sums()[2 * i], leads, factor);
+    unrolled<kColumns / kTokenTile, 2>([&](int n, int j) {
+      const int d = first + n * kTokenTile + lane_quarter() * 2 + j;
+      After::of(results, {row, d}, sum, product.at[n][2 * i + j] * factor);
+    });
+  });
+}
+
 template <class T, int kDepth, class Knobs>
 class WgmmaCombine {
  public:
@@ -140,7 +160,8 @@ class WgmmaCombine {
       return;
     }
     if (item_.first == 0 && entry_.last_block == blockIdx.x) {
-      if (has_sums()) finish_lines<After>(maximum, product);
+      if (has_sums())
+        finish_lines<After, Pipeline, T, kRows>(args_, item_, rows_, maximum, product, 0);
     } else {
       if (has_sums()) publish(left_, maximum, product);
       Pipeline::sync_consumers();
@@ -218,23 +239,6 @@ class WgmmaCombine {
         *reinterpret_cast<float2*>(to + kDepth) =
             make_float2(maximum.at[0][i], product.sums()[2 * i]);
       }
-    });
-  }
-
-  // The results of a work tile of which nobody else has keys, from the lanes that have its sums.
-  template <class After>
-  __device__ void finish_lines(const Maxima& maximum, const Product& product) const {
-    WgmmaResults<T, kRows> results(args_, item_);
-    unrolled<2>([&](int i) {
-      const int row = Pipeline::row_of(i);
-      if (row >= rows_) return;
-      float factor;
-      const Divisor sum =
-          results.begin(row, maximum.at[0][i], product.sums()[2 * i], lane_quarter() == 0, factor);
-      for_each_pair(i, product, [&](int d, const float* pair) {
-        After::of(results, {row, d}, sum, pair[0] * factor);
-        After::of(results, {row, d + 1}, sum, pair[1] * factor);
-      });
     });
   }
 

@@ -74,27 +74,15 @@ class LatentEnd {
     if (begins && threadIdx.x == 0) {
       space.parts(tile_index(args_, entry_.item)) = {block, whole ? 0 : others + 1};
     }
-    whole ? store<After>(maximum, product) : leave(space, begins, maximum, product);
+    if (whole) {
+      const int first = part() * kColumns;
+      finish_lines<After, Pipeline, T, kRows>(args_, entry_.item, rows_, maximum, product, first);
+    } else {
+      leave(space, begins, maximum, product);
+    }
   }
 
  private:
-  template <class After>
-  __device__ void store(const Maxima& maximum, const Product& product) const {
-    WgmmaResults<T, kRows> results(args_, entry_.item);
-    unrolled<2>([&](int i) {
-      const int row = Pipeline::row_of(i);
-      if (row >= rows_) return;
-      float factor;
-      const bool leads = part() == 0 && lane_quarter() == 0;
-      const Divisor sum =
-          results.begin(row, maximum.at[0][i], product.sums()[2 * i], leads, factor);
-      unrolled<kColumns / kTokenTile, 2>([&](int n, int j) {
-        const int d = part() * kColumns + n * kTokenTile + lane_quarter() * 2 + j;
-        After::of(results, {row, d}, sum, product.at[n][2 * i + j] * factor);
-      });
-    });
-  }
-
   __device__ void leave(const Space& space, bool begins, const Maxima& maximum,
                         const Product& product) const {
     unrolled<2>([&](int i) {

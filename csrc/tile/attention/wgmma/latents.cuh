@@ -215,7 +215,7 @@ class WgmmaLatents {
     return {first, first_key_ + last_ * kBlockKeys, behind_};
   }
 
-  // Leaves the item's sums, or finishes its work tile with what other blocks left.
+  // Leaves the item's sums, or finishes its work tile, if that is all this block's.
   template <class After>
   __device__ void combine(Maxima& maximum, const Sums&, Product& product) {
     wait_products();
