@@ -13,10 +13,14 @@ from mirage_kernels.generator.ir import Graph
 Dynamic = Mapping[str, Mapping[int, str]]  # names by tensor and dim
 
 
-def with_names(
+def names_of(
     lowered: Lowered, names: Sequence[str], dynamic: Dynamic
-) -> tuple[Lowered, tuple[str, ...]]:
-    """Return a graph with the names that dynamic dims were given, and these names."""
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return new names for dims, and those that dynamic dims were given, of inputs by their names.
+
+    A dim that is not dynamic gets a new name where a dynamic one has its own. Raises RecipeError
+    for a dynamic dim that the graph splits.
+    """
     wanted: dict[str, str] = {}
     for tensor, dims in dynamic.items():
         if tensor not in names:
@@ -29,15 +33,20 @@ def with_names(
                 other == name or other == f"{name}{n}" for n, other in enumerate(wanted.values(), 1)
             )
             wanted.setdefault(row[0], f"{name}{same + 1}" if same else name)
-    return renamed(lowered, wanted), tuple(dict.fromkeys(wanted.values()))
+    return _of_all(lowered, wanted), tuple(dict.fromkeys(wanted.values()))
+
+
+def _of_all(lowered: Lowered, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the names that are wanted, and new ones for others that have these."""
+    taken = {*wanted.values()}
+    own = [d for d in sizes_of(lowered.graph) if d not in wanted]
+    free = (f"D{i}" for i in range(1000) if f"D{i}" not in {*own, *taken})
+    return {**wanted} | {d: next(free) for d in own if d in taken}
 
 
 def renamed(lowered: Lowered, wanted: Mapping[str, str]) -> Lowered:
     """Return a graph where dims have the names that are wanted; others that have these get new."""
-    taken = {*wanted.values()}
-    own = [d for d in sizes_of(lowered.graph) if d not in wanted]
-    free = (f"D{i}" for i in range(1000) if f"D{i}" not in {*own, *taken})
-    new = {**wanted} | {d: next(free) for d in own if d in taken}
+    new = _of_all(lowered, wanted)
 
     def row_of(row: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(new.get(d, d) for d in row)

@@ -178,8 +178,8 @@ class TracedFunction:
     def extents(self) -> dict[str, int]:
         """Return the extents that it may be called with: a function's sizes may be fixed."""
         sizes = sizes_of(self.traced.graph)
-        dynamic = self.traced.dynamic
-        return {d: self.rows.get(d, ROWS) if d in dynamic else n for d, n in sizes.items()}
+        known = {d: self.rows.get(d, ROWS) for d in self.traced.dynamic}
+        return sizes | {d: self.traced.extent(d, n) for d, n in known.items() if d in sizes}
 
     @property
     def layouts(self) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -205,7 +205,8 @@ class TracedFunction:
             sizes |= dict(zip(flat(layouts[name]), named[name].shape, strict=True))
         shapes = dict(zip(self.traced.names, self.traced.shapes, strict=True))
         for name, tensor in named.items():
-            extents = [n if isinstance(n, int) else sizes[n] for n in shapes[name]]
+            own = shapes[name]
+            extents = [n if isinstance(n, int) else sizes[n[0]] // n[1] for n in own]
             named[name] = tensor.reshape(extents)
         made = self._called(named)
         several = made if isinstance(made, tuple | list) else (made,)

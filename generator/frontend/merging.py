@@ -66,6 +66,14 @@ def with_one(lowered: Lowered, outer: str, inner: str) -> Lowered | None:
     return Lowered(graph, *layouts)
 
 
+def as_one(lowered: Lowered, dims: Sequence[str], gaps: Collection[str]) -> Lowered | None:
+    """Return a graph where neighbouring dims are one; None where they cannot be (`merged`)."""
+    one: Lowered | None = lowered
+    for inner in dims[1:]:
+        one = with_one(one, dims[0], inner) if one and inner not in gaps else None
+    return one
+
+
 def without_ones(lowered: Lowered, kept: Collection[str]) -> Lowered:
     """Return a graph without dims of one element that nothing is summed along, but for `kept`."""
     graph, sizes = lowered.graph, sizes_of(lowered.graph)

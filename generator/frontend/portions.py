@@ -10,11 +10,12 @@ from itertools import chain
 from typing import Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
-from mirage_kernels.generator.frontend.dim_names import Dynamic, shared_dims, with_names
+from mirage_kernels.generator.frontend.dim_names import Dynamic, names_of, renamed, shared_dims
 from mirage_kernels.generator.frontend.export import applied, dtype_of, input_of
 from mirage_kernels.generator.frontend.masks import is_positional, shown
 from mirage_kernels.generator.frontend.merging import (
     are_rows,
+    as_one,
     gaps_of,
     lies_apart,
     merged,
@@ -53,21 +54,22 @@ class Portion:
     indexed: Mapping[Any, Rows] = field(default_factory=dict)  # inputs and results
     wide: Collection[Any] = ()  # results that are stored in fp32
     one_dim: bool = False  # dynamic dims of one name are one dim, whether they meet or not
-    by_rows: bool = False  # rows of a static number become a dynamic dim, where there are some
+    by_rows: bool = False  # rows that dims number become one dynamic dim, where there are some
 
 
 @dataclass(frozen=True)
 class Traced:
     """A function's graph of named dims; its inputs, and how results and inputs are laid out.
 
-    `shapes` has the extents of the function's own inputs, those of dynamic dims by name.
+    `shapes` has the extents of the function's own inputs: those of dynamic dims by name, and how
+    many of the graph's are one of the function's.
     """
 
     lowered: Lowered
     names: tuple[str, ...]  # of inputs
     dtypes: tuple[DType, ...]
     dynamic: tuple[str, ...]
-    shapes: tuple[tuple[int | str, ...], ...]
+    shapes: tuple[tuple[int | tuple[str, int], ...], ...]
     strided: bool = False  # something lies apart in memory that fast schedules take side by side
     indexed: tuple[Indexed, ...] = ()
     wide: tuple[int, ...] = ()  # numbers of results
@@ -76,6 +78,12 @@ class Traced:
     def graph(self) -> Graph:
         """The graph."""
         return self.lowered.graph
+
+    def extent(self, dim: str, wanted: int) -> int:
+        """Return an extent of a dynamic dim that the function may be called with, from `wanted`."""
+        steps = (n[1] for x in self.shapes for n in x if not isinstance(n, int) and n[0] == dim)
+        step = math.lcm(*steps)
+        return -(-wanted // step) * step
 
 
 def traced(portion: Portion, dynamic: Dynamic) -> Traced:
@@ -93,32 +101,56 @@ def traced(portion: Portion, dynamic: Dynamic) -> Traced:
                 f"a result of {portion.name} has the dims {list(shape)} by broadcasting alone",
                 "return it without the dims that nothing varies along",
             )
-    renamed, named = with_names(lowered, names, dynamic)
-    sizes = sizes_of(renamed.graph)
-    shapes = tuple(
-        tuple(row[0] if row and row[0] in named else math.prod(sizes[d] for d in row) for row in x)
-        for x in renamed.inputs
-    )
     given = [x.layout for x in program.inputs]
     strides = [*given, *(portion.strides.get(n, ()) for n in portion.results)]
-    lying = zip(_layouts(renamed), strides, strict=True)
-    gaps = [gaps_of(layout, sizes, own) for layout, own in lying]
+    lying = [*zip(_layouts(lowered), strides, strict=True)]
+    strided = any(lies_apart(layout, own) for layout, own in lying)
+    gaps = [gaps_of(layout, sizes_of(lowered.graph), own) for layout, own in lying]
+    lowered = _with_whole(lowered, names, dynamic, {*chain(*gaps)})
+    called, named = names_of(lowered, names, dynamic)
+    lowered = renamed(lowered, called)
+    gaps = [{called.get(dim, dim) for dim in own} for own in gaps]
     if portion.by_rows and not (portion.indexed or portion.wide or DType.BOOL in dtypes):
-        renamed, named = with_rows(renamed, {*chain(*gaps)})
-    strided = any(map(lies_apart, _layouts(renamed), strides)) or any(gaps[len(given) :])
-    kept = [tuple(filter(None, x)) if portion.by_rows else x for x in renamed.inputs]
+        lowered, named = with_rows(lowered, {*chain(*gaps)}, named)
+    shapes = tuple(
+        tuple(_size(lowered, named, row, n) for row, n in zip(layout, tensor.dims, strict=True))
+        for layout, tensor in zip(lowered.inputs, program.inputs, strict=True)
+    )
+    strided = strided or any(gaps[len(given) :])
+    kept = [tuple(filter(None, x)) if portion.by_rows else x for x in lowered.inputs]
     strided = strided or any(
         own and not are_rows(rows, named) for rows, own in zip(kept, gaps, strict=False)
     )
     rows = [portion.indexed.get(n) for n in (*portion.inputs, *portion.results)]
-    gaps += [own.apart(x) for own, x in zip(rows, _layouts(renamed), strict=True) if own]
+    gaps += [own.apart(x) for own, x in zip(rows, _layouts(lowered), strict=True) if own]
     apart = {*chain(*gaps)}
-    lowered = merged(without_ones(renamed, {*named, *apart, *_whole(renamed)}), named, apart)
+    lowered = merged(without_ones(lowered, {*named, *apart, *_whole(lowered)}), named, apart)
     called = (*names, *(f"{RESULT}{i}" for i in range(len(portion.results))))
     indexed = indexed_of(zip(called, rows, _layouts(lowered), strict=True))
     wide = tuple(i for i, node in enumerate(portion.results) if node in portion.wide)
     strided = strided or bool(indexed)
     return Traced(lowered, names, tuple(dtypes), named, shapes, strided, indexed, wide)
+
+
+def _with_whole(
+    lowered: Lowered, names: Sequence[str], dynamic: Dynamic, gaps: Collection[str]
+) -> Lowered:
+    """Return a graph where dynamic dims of inputs that it splits are one dim, if they can be."""
+    for tensor, dim in (
+        (names.index(n), d) for n, dims in dynamic.items() if n in names for d in dims
+    ):
+        row = lowered.inputs[tensor][dim]
+        lowered = (as_one(lowered, row, gaps) if len(row) > 1 else None) or lowered
+    return lowered
+
+
+def _size(
+    lowered: Lowered, dynamic: Sequence[str], row: tuple[str, ...], size: int
+) -> int | tuple[str, int]:
+    """Return an extent of an input: a number, or a dynamic dim and how many of its are one."""
+    if not row or row[0] not in dynamic:
+        return size
+    return row[0], sizes_of(lowered.graph)[row[0]] // size
 
 
 def _layouts(lowered: Lowered) -> tuple[Layout, ...]:

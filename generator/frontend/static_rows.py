@@ -1,4 +1,4 @@
-"""Rows of a static number as a dim of any extent, as fast schedules take rows.
+"""Rows as one dim of any extent, for fast schedules: of a static number, or of several dims.
 
 A kernel for any number of rows is right for one. Dims number rows where nothing is summed along
 them, and every tensor that has them has them in front, whole, results among them. What is computed
@@ -7,43 +7,48 @@ of a row is the same then whatever other rows there are. Tensors without them ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 from mirage_kernels.generator.frontend.dim_names import renamed
-from mirage_kernels.generator.frontend.merging import merged, with_one, without_ones
+from mirage_kernels.generator.frontend.merging import as_one, merged, without_ones
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 
 ROWS, MOST = "M", 2**20  # what the dim is called, and how many rows it may number
 PLAIN = "D"  # what dims are called that no product has
 
 
-def with_rows(lowered: Lowered, gaps: Collection[str]) -> tuple[Lowered, tuple[str, ...]]:
+def with_rows(
+    lowered: Lowered, gaps: Collection[str], dynamic: Sequence[str] = ()
+) -> tuple[Lowered, tuple[str, ...]]:
     """Return a graph with its rows along one dim in front, and that dim's name.
 
     Of the dims in front, rows are as few as leave each result one more dim. There is a gap in front
-    of the dims in `gaps` (`merged`). Where there are no rows the graph is as it was. Dims of one
-    element go where rows are hidden behind them.
+    of the dims in `gaps` (`merged`). The first may be dynamic, and keeps its name then. Where there
+    are no rows the graph is as it was. Dims of one element go where rows are hidden behind them.
     """
     first = flat(lowered.outputs[0])[:1]
-    fewer = [without_ones(lowered, kept) for kept in ({*gaps, *first}, gaps)]
+    fewer = [without_ones(lowered, {*kept, *dynamic}) for kept in ({*gaps, *first}, gaps)]
     for one in (lowered, *fewer):
-        rows = _rows_of(one, gaps)
+        rows = _rows_of(one, gaps, dynamic)
         if rows is not None:
             return rows
-    return lowered, ()
+    return lowered, (*dynamic,)
 
 
-def _rows_of(lowered: Lowered, gaps: Collection[str]) -> tuple[Lowered, tuple[str, ...]] | None:
+def _rows_of(
+    lowered: Lowered, gaps: Collection[str], dynamic: Sequence[str]
+) -> tuple[Lowered, tuple[str, ...]] | None:
     """Return a graph with its rows along one dim, if it has such in front."""
     for rows in _in_front(lowered):
-        one: Lowered | None = lowered
-        for inner in rows[1:]:
-            one = with_one(one, rows[0], inner) if one and inner not in gaps else None
-        if one is None:
+        one = as_one(lowered, rows, gaps)
+        if one is None or {*dynamic} - {rows[0]}:
             break
         if all(len(flat(x)) == 2 for x in merged(one, rows[:1], gaps).outputs):
-            return renamed(one, {rows[0]: ROWS, **_numbered(one, rows[0])}), (ROWS,)
+            if rows == (*dynamic,):
+                break
+            name = rows[0] if dynamic else ROWS
+            return renamed(one, {rows[0]: name, **_numbered(one, rows[0])}), (name,)
     return None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
@@ -105,19 +107,23 @@ class Part:
         return "_".join(dict.fromkeys((ops[0], ops[-1])))
 
     def by_rows(self, name: str) -> Recipe | None:
-        """Return its recipe with its rows, of a static number, as a dim of any extent.
+        """Return its recipe with its rows, of a static number or of several dims, as one dim.
 
-        None where no dim numbers rows, where products have many, and where only general kernels
-        take its tensors.
+        None where no dim numbers rows, where one alone does that is dynamic, where products have
+        many, and where only general kernels take its tensors.
         """
-        sizes = (s for n in self.inputs for s in self.trace.shape(n))
+        shapes = [self.trace.shape(n) for n in self.inputs]
+        dynamic = any(isinstance(s, dict) for shape in shapes for s in shape)
+        several = any(len(shape) > 2 and isinstance(shape[0], dict) for shape in shapes)
         alone = self.kind in (Kind.CHAIN, Kind.PRODUCT) and not self.members
-        if not alone or any(isinstance(s, dict) for s in sizes):
+        if not alone or (dynamic and not several):
             return None
         if self.siblings:
             alike = in_place(self)[0].by_rows(name)
             return self.recipe(name, by_rows=True) if alike else None
         made = self.recipe(name, by_rows=True)
+        if dynamic and made.inputs == self.recipe(name).inputs:
+            return None
         function = made.reference
         assert isinstance(function, TracedFunction)
         rows = [function.extents[d] for d in made.dynamic]
@@ -352,10 +358,15 @@ def _dim(size: Mapping[str, Any]) -> str:
 def _extents(
     layout: Sequence[Sequence[str]], shape: Sequence[Size], sizes: Mapping[str, int]
 ) -> Iterator[Size]:
-    """Yield the extents of an input with the dims that its recipe gives it."""
-    for row, size in zip(layout, shape or [1] * len(layout), strict=True):
+    """Yield the extents of an input with the dims that its recipe gives it.
+
+    What is one with a dynamic dim in front of it has none.
+    """
+    pairs = [*zip(layout, shape or [1] * len(layout), strict=True)]
+    for i, (row, size) in enumerate(pairs):
         if isinstance(size, dict):
-            yield size
+            behind = takewhile(lambda pair: not pair[0], pairs[i + 1 :])
+            yield size | {"times": size["times"] * prod(int(n) for _, n in behind)}
         else:
             yield from (sizes[dim] for dim in row)
 
