@@ -2,7 +2,7 @@
 
 A program's document lists its inputs, `called` as the function calls them where that is not their
 name, and for each range of its dynamic extents, the steps. Extents are numbers, or
-`{"extent": "M", "times": 4}`: four times the extent of M.
+`{"extent": "M", "times": 4}`: four times the extent of M. That of `B*T` is the product of both.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import operator
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from math import prod
 from typing import Any
 
 import torch
@@ -40,6 +41,11 @@ def operator_named(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+def extent_of(name: str, extents: Extents) -> int:
+    """Return a dynamic extent, or the product of several."""
+    return extents[name] if name in extents else prod(extents[dim] for dim in name.split("*"))
+
+
 def decoded(argument: Any, values: Values, extents: Extents, device: torch.device | None) -> Any:
     """Return an argument of a step: a tensor, an extent, or what JSON has no word for."""
     if isinstance(argument, list):
@@ -49,7 +55,7 @@ def decoded(argument: Any, values: Values, extents: Extents, device: torch.devic
     if "value" in argument:
         return values[argument["value"]]
     if "extent" in argument:
-        return argument["times"] * extents[argument["extent"]]
+        return argument["times"] * extent_of(argument["extent"], extents)
     return device if "device" in argument else getattr(torch, argument["torch"])
 
 
@@ -290,5 +296,5 @@ def way_of(document: Mapping[str, Any], extents: Extents) -> Mapping[str, Any]:
     return next(
         way
         for way in document["ways"]
-        if all(extents[dim] <= most for dim, most in way["most"].items())
+        if all(extent_of(dim, extents) <= most for dim, most in way["most"].items())
     )

@@ -18,8 +18,8 @@ def names_of(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return new names for dims, and those that dynamic dims were given, of inputs by their names.
 
-    A dim that is not dynamic gets a new name where a dynamic one has its own. Raises RecipeError
-    for a dynamic dim that the graph splits.
+    A dim that is not dynamic gets a new name where a dynamic one has its own. Dynamic dims that are
+    one with what is in front of them have its name. Raises RecipeError for one that is split.
     """
     wanted: dict[str, str] = {}
     for tensor, dims in dynamic.items():
@@ -27,7 +27,9 @@ def names_of(
             raise RecipeError(f"there is no input {tensor!r}", f"inputs: {', '.join(names)}")
         for at, name in dims.items():
             row = lowered.inputs[names.index(tensor)][at]
-            if len(row) != 1:
+            if not row:
+                continue
+            if len(row) > 1:
                 raise RecipeError(f"dim {at} of {tensor} is split: it cannot be dynamic")
             same = sum(
                 other == name or other == f"{name}{n}" for n, other in enumerate(wanted.values(), 1)

@@ -30,7 +30,7 @@ from mirage_kernels.generator.frontend.export import (
 from mirage_kernels.generator.frontend.portions import Portion, Traced, traced
 from mirage_kernels.generator.frontend.positional.lower import flat, sizes_of
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
-from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.ir import Dim, DType, Graph, Node
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 if TYPE_CHECKING:
@@ -271,14 +271,22 @@ def _replayed(graph: Graph, given: Mapping[str, Tensor]) -> Tensor | tuple[Tenso
     """Compute a graph again with symbolic tensors for its inputs."""
     found: dict[str, Tensor | float] = dict(given)
     builder = next(iter(given.values())).builder
+    known = {d.name: d for x in given.values() for d in x.type.dims}
     for node in graph.nodes:
         if node.op == "const" and math.isfinite(node.value):
             found[node.name] = node.value
         elif node.op in ("iota", "const"):
-            found[node.name] = Tensor(builder, builder.add(node))
+            found[node.name] = Tensor(builder, builder.add(_of_dims(node, known)))
         elif node.op == "size":
             found[node.name] = size(builder, node.over, DType.FP32)
         elif node.op != "input":
             found[node.name] = apply(node.op, *(found[a] for a in node.args), over=node.over)
     results = tuple(r for o in graph.outputs if isinstance(r := found[o], Tensor))
     return results[0] if len(results) == 1 else results
+
+
+def _of_dims(node: Node, known: Mapping[str, Dim]) -> Node:
+    """Return a node without operands whose dims are those of inputs, dynamic ones as well."""
+    types = [(v, tuple(known.get(d.name, d) for d in v.type.dims)) for v in node.outs]
+    outs = (replace(v, type=replace(v.type, dims=dims)) for v, dims in types)
+    return replace(node, outs=tuple(outs))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
@@ -107,14 +107,14 @@ def traced(portion: Portion, dynamic: Dynamic) -> Traced:
     strided = any(lies_apart(layout, own) for layout, own in lying)
     gaps = [gaps_of(layout, sizes_of(lowered.graph), own) for layout, own in lying]
     lowered = _with_whole(lowered, names, dynamic, {*chain(*gaps)})
-    called, named = names_of(lowered, names, dynamic)
-    lowered = renamed(lowered, called)
-    gaps = [{called.get(dim, dim) for dim in own} for own in gaps]
+    new, named = names_of(lowered, names, dynamic)
+    lowered = renamed(lowered, new)
+    gaps = [{new.get(dim, dim) for dim in own} for own in gaps]
     if portion.by_rows and not (portion.indexed or portion.wide or DType.BOOL in dtypes):
         lowered, named = with_rows(lowered, {*chain(*gaps)}, named)
     shapes = tuple(
-        tuple(_size(lowered, named, row, n) for row, n in zip(layout, tensor.dims, strict=True))
-        for layout, tensor in zip(lowered.inputs, program.inputs, strict=True)
+        tuple(_sizes(named, layout, tensor.dims, dynamic.get(name, {})))
+        for name, layout, tensor in zip(names, lowered.inputs, program.inputs, strict=True)
     )
     strided = strided or any(gaps[len(given) :])
     kept = [tuple(filter(None, x)) if portion.by_rows else x for x in lowered.inputs]
@@ -144,13 +144,19 @@ def _with_whole(
     return lowered
 
 
-def _size(
-    lowered: Lowered, dynamic: Sequence[str], row: tuple[str, ...], size: int
-) -> int | tuple[str, int]:
-    """Return an extent of an input: a number, or a dynamic dim and how many of its are one."""
-    if not row or row[0] not in dynamic:
-        return size
-    return row[0], sizes_of(lowered.graph)[row[0]] // size
+def _sizes(
+    named: Sequence[str], layout: Layout, extents: Sequence[int], dynamic: Collection[int]
+) -> Iterator[int | tuple[str, int]]:
+    """Yield the extents of an input: numbers, or a dynamic dim and how many of its are one.
+
+    A dynamic dim that is one with another in front of it has one element.
+    """
+    for at, (row, size) in enumerate(zip(layout, extents, strict=True)):
+        if row and row[0] in named:
+            behind = takewhile(lambda i: not layout[i], range(at + 1, len(layout)))
+            yield row[0], math.prod(extents[i] for i in behind if i not in dynamic)
+        else:
+            yield 1 if at in dynamic and not row else size
 
 
 def _layouts(lowered: Lowered) -> tuple[Layout, ...]:

@@ -24,8 +24,9 @@ def with_rows(
     """Return a graph with its rows along one dim in front, and that dim's name.
 
     Of the dims in front, rows are as few as leave each result one more dim. There is a gap in front
-    of the dims in `gaps` (`merged`). The first may be dynamic, and keeps its name then. Where there
-    are no rows the graph is as it was. Dims of one element go where rows are hidden behind them.
+    of the dims in `gaps` (`merged`). Dynamic dims are among them, the first keeps its name then.
+    Where there are no rows the graph is as it was. Dims of one element go where rows are hidden
+    behind them.
     """
     first = flat(lowered.outputs[0])[:1]
     fewer = [without_ones(lowered, {*kept, *dynamic}) for kept in ({*gaps, *first}, gaps)]
@@ -42,10 +43,11 @@ def _rows_of(
     """Return a graph with its rows along one dim, if it has such in front."""
     for rows in _in_front(lowered):
         one = as_one(lowered, rows, gaps)
-        if one is None or {*dynamic} - {rows[0]}:
+        if one is None:
             break
-        if all(len(flat(x)) == 2 for x in merged(one, rows[:1], gaps).outputs):
-            if rows == (*dynamic,):
+        known = {*dynamic} <= {*rows}
+        if known and all(len(flat(x)) == 2 for x in merged(one, rows[:1], gaps).outputs):
+            if dynamic and len(rows) == 1:
                 break
             name = rows[0] if dynamic else ROWS
             return renamed(one, {rows[0]: name, **_numbered(one, rows[0])}), (name,)

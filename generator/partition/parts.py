@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import chain, repeat, takewhile
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -106,28 +106,32 @@ class Part:
         ops = [operator_of(n).strip("_") for n in self.computing]
         return "_".join(dict.fromkeys((ops[0], ops[-1])))
 
+    @property
+    def is_dynamic(self) -> bool:
+        """Say whether an extent of an input is known at run time only."""
+        return any(isinstance(s, dict) for n in self.inputs for s in self.trace.shape(n))
+
     def by_rows(self, name: str) -> Recipe | None:
         """Return its recipe with its rows, of a static number or of several dims, as one dim.
 
         None where no dim numbers rows, where one alone does that is dynamic, where products have
         many, and where only general kernels take its tensors.
         """
-        shapes = [self.trace.shape(n) for n in self.inputs]
-        dynamic = any(isinstance(s, dict) for shape in shapes for s in shape)
+        shapes = (self.trace.shape(n) for n in self.inputs)
         several = any(len(shape) > 2 and isinstance(shape[0], dict) for shape in shapes)
         alone = self.kind in (Kind.CHAIN, Kind.PRODUCT) and not self.members
-        if not alone or (dynamic and not several):
+        if not alone or (self.is_dynamic and not several):
             return None
         if self.siblings:
             alike = in_place(self)[0].by_rows(name)
             return self.recipe(name, by_rows=True) if alike else None
         made = self.recipe(name, by_rows=True)
-        if dynamic and made.inputs == self.recipe(name).inputs:
+        if self.is_dynamic and made.inputs == self.recipe(name).inputs:
             return None
         function = made.reference
         assert isinstance(function, TracedFunction)
         rows = [function.extents[d] for d in made.dynamic]
-        fitting = max(rows, default=0) <= FEW
+        fitting = self.is_dynamic or max(rows, default=0) <= FEW
         if self.kind is Kind.CHAIN:
             widths = [made.shapes[0].dims[d] for d in made.static_dims]
             fitting = len(widths) == 1 and widths[0] >= LEAST_ROW
@@ -242,7 +246,8 @@ class Part:
         def reference(**given: torch.Tensor) -> tuple[torch.Tensor, ...]:
             several = ((shapes[k], x.shape) for k, x in given.items() if shapes[k])
             sizes = ((s, n) for shape, own in several for s, n in zip(shape, own, strict=True))
-            extents = {s["extent"]: n // s["times"] for s, n in sizes if isinstance(s, dict)}
+            known = {s["extent"]: n // s["times"] for s, n in sizes if isinstance(s, dict)}
+            extents = _singly(known)
             values: dict[str, Any] = dict(given)
             exact = any(str(x.dtype) == "torch.float64" for x in given.values())
             for step in in_float64 if exact else steps:
@@ -351,8 +356,19 @@ def _exactly(step: Any) -> Any:
 
 
 def _dim(size: Mapping[str, Any]) -> str:
-    """Return the name of a dim that is a multiple of a dynamic extent."""
-    return size["extent"] if size["times"] == 1 else f"{size['extent']}_{size['times']}"
+    """Return the name of a dim that is a multiple of a dynamic extent, or of a product of some."""
+    name = size["extent"].replace("*", "_")
+    return name if size["times"] == 1 else f"{name}_{size['times']}"
+
+
+def _singly(extents: Mapping[str, int]) -> dict[str, int]:
+    """Return dynamic extents by dim: where only a product is known, all but its first are 1."""
+    found = {name: n for name, n in extents.items() if "*" not in name}
+    for product, n in extents.items():
+        new = [dim for dim in product.split("*") if dim not in found]
+        left = n // prod(found.get(dim, 1) for dim in product.split("*"))
+        found |= dict(zip(new, chain([left], repeat(1)), strict=False))
+    return found
 
 
 def _extents(
@@ -364,11 +380,13 @@ def _extents(
     """
     pairs = [*zip(layout, shape or [1] * len(layout), strict=True)]
     for i, (row, size) in enumerate(pairs):
-        if isinstance(size, dict):
-            behind = takewhile(lambda pair: not pair[0], pairs[i + 1 :])
-            yield size | {"times": size["times"] * prod(int(n) for _, n in behind)}
-        else:
+        if isinstance(size, int) or not row:
             yield from (sizes[dim] for dim in row)
+            continue
+        behind = [n for _, n in takewhile(lambda pair: not pair[0], pairs[i + 1 :])]
+        names = [n["extent"] for n in (size, *behind) if isinstance(n, dict)]
+        times = prod(n["times"] if isinstance(n, dict) else n for n in (size, *behind))
+        yield {"extent": "*".join(names), "times": times}
 
 
 def _same(node: Node) -> Node:

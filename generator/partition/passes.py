@@ -11,6 +11,7 @@ from mirage_kernels.generator.partition.packed import part_columns, slice_first
 from mirage_kernels.generator.partition.pieces import copies_in, in_pieces, sliced
 from mirage_kernels.generator.partition.rewriting import rewritten, with_numbers, without_wrappers
 from mirage_kernels.generator.partition.softmaxes import with_columns_apart
+from mirage_kernels.generator.partition.spelled_out import with_activations
 from mirage_kernels.generator.partition.stepwise import along_rows_first
 from mirage_kernels.generator.partition.twins import Use, with_twins
 
@@ -29,6 +30,7 @@ def prepare(
     graphs = [program.graph for program in programs]
     for graph in graphs:
         rewritten(graph)
+        with_activations(graph)
         as_numbers(graph)
     sliced(graphs)
     for graph in graphs:

@@ -25,6 +25,7 @@ from mirage_kernels.generator.partition.horizontal import launches_of
 from mirage_kernels.generator.partition.packed import packed_in
 from mirage_kernels.generator.partition.parts import Part, Step, dtype_name
 from mirage_kernels.generator.partition.products import (
+    ATTENTION,
     free_extents,
     products_of,
     require_one_type,
@@ -166,13 +167,14 @@ def _limits(trace: Trace) -> dict[Node, Limit]:
 
 def _few(trace: Trace, node: Node) -> Limit:
     """Say whether a product has few rows on one side: always, never, or up to an extent."""
-    op = operator_of(node)
-    if op not in PRODUCTS:
-        return (
-            op != "scaled_dot_product_attention" or int(node.args[0].meta["val"].shape[-2]) <= FEW
-        )
-    pairs = zip(free_extents(node), free_extents(trace.pairs[node]), strict=True)
-    sizes = [trace.size(a, b) for a, b in pairs]
+    op, both = operator_of(node), (node, trace.pairs[node])
+    if op == ATTENTION:
+        queries = (int(n.args[0].meta["val"].shape[-2]) for n in both)
+        sizes = [trace.size(*queries)]
+    elif op in PRODUCTS:
+        sizes = [trace.size(*own) for own in zip(*map(free_extents, both), strict=True)]
+    else:
+        return True
     if any(isinstance(size, int) and size <= FEW for size in sizes):
         return True
     most = {s["extent"]: FEW // s["times"] for s in sizes if isinstance(s, dict)}
@@ -272,7 +274,7 @@ def _result(made: Program, make: Make, part: Part) -> Result:
     by_rows, fixed = _by_rows(made, part, name), is_of_few(part)
     if by_rows or not fixed:
         made.names.append(name)
-    if by_rows and fixed:
+    if by_rows and (fixed or (part.kind is Kind.PRODUCT and part.is_dynamic)):
         return make(by_rows)  # which is slow where it is general
     if by_rows:
         with suppress(*NO_KERNEL):

@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     import torch
 
 Node = Any  # torch.fx.Node
-Size = int | dict[str, Any]  # a number, or {"extent": "M", "times": 4}
+Size = int | dict[str, Any]  # a number, or {"extent": "M", "times": 4}, or "B*T" for M
 MOST_CONSTANT = 2**16  # elements of a tensor that a program's document has
 STEP = 7  # the second trace's first dynamic extent is longer by it, the next by twice as much
 _VIEWS = """
@@ -158,13 +160,15 @@ class Trace:
         """Return an extent that is so large in the two traces; raises RecipeError for others."""
         if a == b:
             return int(a)
-        for dim, (mine, other) in self.extents.items():
-            if a % mine == 0 and a // mine * other == b:
-                return {"extent": dim, "times": int(a // mine)}
+        for count in range(1, len(self.extents) + 1):
+            for dims in combinations(self.extents, count):
+                mine, other = (prod(self.extents[d][i] for d in dims) for i in (0, 1))
+                if a % mine == 0 and a // mine * other == b:
+                    return {"extent": "*".join(dims), "times": int(a // mine)}
         raise RecipeError(
             f"an extent of {self.function.named} is {a} and {b} where "
             + ", ".join(f"{dim} is {m} and {n}" for dim, (m, n) in self.extents.items()),
-            "extents are static, or multiples of one dynamic dim",
+            "extents are static, or multiples of dynamic dims and of their products",
         )
 
     def shape(self, node: Node) -> list[Size]:

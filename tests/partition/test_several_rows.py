@@ -1,4 +1,4 @@
-"""Rows that a dynamic dim and static ones behind it number: one dim, split by the function or not."""
+"""Rows that dynamic dims and static ones number: one dim, split by the function or not."""
 
 from __future__ import annotations
 
