@@ -236,8 +236,12 @@ class SteppedProgram:
         shapes = (f"{_called(i)} {_text(i['shape'])}" for i in documents[0]["inputs"])
         self.__doc__ = f"{self.name}({', '.join(self.inputs)}): {', '.join(shapes)}"
 
-    def __call__(self, *args: Tensor, **named: Tensor) -> Any:
-        """Return the function's results; raises ValueError for a tensor that does not fit."""
+    def __call__(self, *args: Tensor, **named: Tensor | None) -> Any:
+        """Return the function's results; raises ValueError for a tensor that does not fit.
+
+        An argument that is None is as one that is not given.
+        """
+        named = {n: x for n, x in named.items() if x is not None}
         if len(args) > len(self.inputs) or {*named} - {*self.inputs[len(args) :]}:
             raise TypeError(f"{self.name} takes {', '.join(self.inputs)}, each once")
         called = {**dict(zip(self.inputs, args, strict=False)), **named}

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import torch
 
-Size = int | str  # "M" is the number of rows, "2M" twice as many
+Size = int | str  # "M" is the number of rows, "2M" twice as many; "T" of a program's tokens
 Inputs = dict[str, torch.Tensor]
 
 
@@ -23,7 +23,8 @@ class Program:
     """A function of tensors, the shapes of these, and the rows at which it is measured.
 
     `at` has tensors of whole numbers, each one more than the one before: the first. `by` names for
-    a table or a cache the tensor that says which of its rows are read or written.
+    a table or a cache the tensor that says which of its rows are read or written. `tokens` is how
+    many each row has, where that is a dynamic dim too; rows are those of all tokens together.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Program:
     rows: tuple[int, ...]
     at: Mapping[str, int]
     by: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    tokens: int = field(default=1, kw_only=True)
 
     @property
     def recipe(self) -> str:
@@ -42,7 +44,9 @@ class Program:
         """Return the extents of its inputs at a number of rows."""
 
         def size(given: Size) -> int:
-            return given if isinstance(given, int) else rows * int(given.removesuffix("M") or 1)
+            if isinstance(given, int) or given == "T":
+                return self.tokens if given == "T" else int(given)
+            return rows // self.tokens * int(given.removesuffix("M") or 1)
 
         return {name: tuple(map(size, shape)) for name, shape in self.shapes.items()}
 
@@ -85,13 +89,14 @@ def program(
     rows: tuple[int, ...],
     at: Mapping[str, int] = MappingProxyType({}),
     by: Mapping[str, str] = MappingProxyType({}),
+    tokens: int = 1,
     **shapes: tuple[Size, ...],
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Register a function under a name, with the shapes of its parameters (see `Program`)."""
 
     def register(run: Callable[..., object]) -> Callable[..., object]:
         assert name not in PROGRAMS, name
-        PROGRAMS[name] = Program(name, run, shapes, rows, at, by=by)
+        PROGRAMS[name] = Program(name, run, shapes, rows, at, by=by, tokens=tokens)
         return run
 
     return register

@@ -41,7 +41,7 @@ def function_of(program: Program) -> Function:
 
     inputs = program.inputs(program.rows[0], torch.bfloat16, "meta")
     dynamic = {
-        name: {i: "M" for i, size in enumerate(shape) if size == "M"}
+        name: {i: str(size) for i, size in enumerate(shape) if size in ("M", "T")}
         for name, shape in program.shapes.items()
     }
     return Function(program.run, inputs, {n: d for n, d in dynamic.items() if d}, program.recipe)

@@ -311,3 +311,81 @@ def gelu_backward(x: Tensor, dy: Tensor) -> Tensor:
 def adamw(w: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     m, v = m * 0.9 + g * 0.1, v.abs() * 0.999 + g * g * 0.001
     return w * (1 - 1e-5) - 1e-3 * m / (v.sqrt() + 1e-8), m, v
+
+
+# -- rows of two dims ------------------------------------------------------------------------------
+
+WIDTH, WIDE = 1024, 4096
+
+
+def _conv1d(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    made = torch.addmm(b, x.view(-1, x.size(-1)), w)
+    return made.view(*x.shape[:-1], -1)
+
+
+def _new_gelu(x: Tensor) -> Tensor:
+    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
+    return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+@program(
+    "others/gpt2_mlp",
+    rows=(4, 64, 512),
+    tokens=4,
+    x=("M", "T", WIDTH),
+    n=(WIDTH,),
+    nb=(WIDTH,),
+    w1=(WIDTH, WIDE),
+    b1=(WIDE,),
+    w2=(WIDE, WIDTH),
+    b2=(WIDTH,),
+)
+def gpt2_mlp(
+    x: Tensor, n: Tensor, nb: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
+) -> Tensor:
+    y = F.layer_norm(x, x.shape[-1:], n, nb)
+    return x + _conv1d(_new_gelu(_conv1d(y, w1, b1)), w2, b2)
+
+
+@program(
+    "others/gpt2_attention",
+    rows=(4, 64),
+    tokens=4,
+    x=("M", "T", WIDTH),
+    n=(WIDTH,),
+    nb=(WIDTH,),
+    w1=(WIDTH, 3 * WIDTH),
+    b1=(3 * WIDTH,),
+    w2=(WIDTH, WIDTH),
+    b2=(WIDTH,),
+)
+def gpt2_attention(
+    x: Tensor, n: Tensor, nb: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
+) -> Tensor:
+    y = F.layer_norm(x, x.shape[-1:], n, nb)
+    q, k, v = _conv1d(y, w1, b1).split(WIDTH, dim=2)
+    q, k, v = (t.view(*t.shape[:-1], -1, 64).transpose(1, 2) for t in (q, k, v))
+    made = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return x + _conv1d(made.transpose(1, 2).reshape(x.shape), w2, b2)
+
+
+@program(
+    "others/t5_mlp",
+    rows=(4, 64, 512),
+    tokens=4,
+    x=("M", "T", WIDTH),
+    n=(WIDTH,),
+    g=(2816, WIDTH),
+    u=(2816, WIDTH),
+    d=(WIDTH, 2816),
+)
+def t5_mlp(x: Tensor, n: Tensor, g: Tensor, u: Tensor, d: Tensor) -> Tensor:
+    y = F.rms_norm(x, x.shape[-1:], n, 1e-6)
+    return x + F.linear(_new_gelu(F.linear(y, g)) * F.linear(y, u), d)
+
+
+@program(
+    "others/drafted_mlp", rows=(2, 16), x=("M", 4, K), g=(14336, K), u=(14336, K), d=(K, 14336)
+)
+def drafted_mlp(x: Tensor, g: Tensor, u: Tensor, d: Tensor) -> Tensor:
+    return F.linear(F.silu(F.linear(x, g)) * F.linear(x, u), d)

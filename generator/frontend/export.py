@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import inspect
 import logging
 import operator
@@ -38,6 +40,7 @@ def plain(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
+_PLAIN = (bool, int, float, str, type(None))  # examples of these types are constants
 BRANCHES = "it takes tensors by keyword and returns tensors; branches may not depend on values"
 RETURNED = "a program returns tensors, or None, beside what it writes over"
 LONGER = "with the examples it can: name a dynamic dim in all inputs that have it"
@@ -78,8 +81,10 @@ def _in_silence() -> Iterator[None]:
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what is called of a function or module, without decorators."""
-    called: Callable[..., Any] = inspect.unwrap(getattr(function, "forward", function))
-    return called
+    called = getattr(function, "forward", function)
+    called = called.func if isinstance(called, functools.partial) else called
+    own: Callable[..., Any] = inspect.unwrap(called)
+    return own
 
 
 def _line_of(function: Callable[..., Any], error: BaseException) -> str:
@@ -136,6 +141,58 @@ def operator_of(node: Any) -> str:
     return name if own else name.rstrip("_")
 
 
+def bound(
+    function: Callable[..., Any], examples: Mapping[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return a function whose constants are the examples that are plain values, and the others."""
+    import torch
+
+    constants = {n: x for n, x in examples.items() if isinstance(x, _PLAIN)}
+    if not constants:
+        return function, dict(examples)
+    others = {n: x for n, x in examples.items() if n not in constants}
+    if not isinstance(function, torch.nn.Module):
+        return _partial(function, constants), others
+    own = copy.copy(function)
+    patched = vars(function).get("forward")
+    own.forward = _partial(patched or type(own).forward, constants, *([] if patched else [own]))
+    return own, others
+
+
+def _partial(
+    function: Callable[..., Any], constants: Mapping[str, Any], *args: Any
+) -> Callable[..., Any]:
+    """Return a function with constants, whose signature lacks them."""
+    called = functools.partial(function, *args, **constants)
+    for name in ("__name__", "__doc__"):
+        setattr(called, name, getattr(function, name, ""))
+    return called
+
+
+def in_type(
+    run: Callable[..., Any], given: Mapping[str, torch.Tensor], dtype: torch.dtype
+) -> tuple[Callable[..., Any], dict[str, torch.Tensor]]:
+    """Return a function and its examples in the type that kernels store.
+
+    Where some tensors are of 16 bits these are, and fp32 stays; where all are fp32 they are.
+    """
+    import torch
+
+    own = [*given.values(), *(run.parameters() if isinstance(run, torch.nn.Module) else ())]
+    mixed = any(x.is_floating_point() and x.element_size() == 2 for x in own)
+    if isinstance(run, torch.nn.Module):
+        run = copy.deepcopy(run)
+        for each in (*run.parameters(), *run.buffers()):
+            if each.is_floating_point() and (each.element_size() == 2 or not mixed):
+                each.data = each.data.to(dtype)
+    return run, {
+        name: torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="meta")
+        if x.is_floating_point() and (x.element_size() == 2 or not mixed)
+        else x
+        for name, x in given.items()
+    }
+
+
 def require_examples(
     name: str, given: Mapping[str, object], dynamic: Mapping[str, Mapping[int, str]]
 ) -> None:
@@ -147,7 +204,7 @@ def require_examples(
         if not isinstance(value, torch.Tensor):
             raise RecipeError(
                 f"the example of {name}'s {own} is of {type(value).__name__}, no tensor",
-                "examples are tensors; give other arguments a default, or wrap the function",
+                "examples are tensors, numbers, texts, True, False or None; wrap the function",
             )
         tensors[own] = value
     for own, dims in dynamic.items():

@@ -19,6 +19,7 @@ from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.counting import with_sizes
 from mirage_kernels.generator.frontend.dim_names import Dynamic
 from mirage_kernels.generator.frontend.export import (
+    bound,
     ends_of,
     exported,
     input_names,
@@ -36,7 +37,7 @@ from mirage_kernels.generator.recipe import Recipe, Shape
 if TYPE_CHECKING:
     import torch
 
-Examples = Mapping[str, "torch.Tensor"] | Sequence["torch.Tensor"]
+Examples = Mapping[str, Any] | Sequence[Any]  # tensors, and plain values that are constants
 BOUND = 2**20  # of dynamic extents
 ROWS = 3  # of dynamic dims when a function is compared with its trace
 OTHER = 7  # a dynamic extent is so much larger in the second trace, which must be the same
@@ -52,19 +53,22 @@ def from_torch(
     """Return the recipe of a PyTorch function or module.
 
     `example_inputs` are its tensor arguments, by name or in order, on any device (`meta` needs no
-    memory): their extents are those of the recipe's one shape. `dynamic` names dims whose extents
-    are known at run time only: `{"x": {0: "M"}}`. Parameters and buffers of a module become inputs.
+    memory): their extents are those of the recipe's one shape. Numbers, texts, True, False and None
+    among them are constants of the program. `dynamic` names dims whose extents are known at run
+    time only: `{"x": {0: "M"}}`. Parameters and buffers of a module become inputs.
     The recipe's reference is the function itself. Results are 16-bit tensors, whatever the function
     returns.
 
     Raises RecipeError, naming the operator and the line in the function's source, for an operator
     that kernels cannot be made of, and for a function whose program depends on a dynamic extent.
     """
-    dynamic, given = dynamic or {}, by_name(function, example_inputs)
-    require_examples(name_of(function), given, dynamic)
+    named = name or name_of(function)
+    function, given = bound(function, by_name(function, example_inputs))
+    dynamic = dynamic or {}
+    require_examples(named, given, dynamic)
     more = (0, OTHER) if dynamic else (0,)
     portions = [_portion(function, longer_by(given, dynamic, by)) for by in more]
-    return portions_recipe(name or name_of(function), function, portions, dynamic, order=[*given])
+    return portions_recipe(named, function, portions, dynamic, order=[*given])
 
 
 def portions_recipe(
@@ -101,7 +105,7 @@ def portions_recipe(
     return _recipe(name, TracedFunction(function, first, order, known), is_part=is_part)
 
 
-def by_name(function: Callable[..., Any], given: Examples) -> dict[str, torch.Tensor]:
+def by_name(function: Callable[..., Any], given: Examples) -> dict[str, Any]:
     """Return example inputs by the names of a function's parameters."""
     if isinstance(given, Mapping):
         return dict(given)

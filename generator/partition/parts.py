@@ -19,6 +19,7 @@ from mirage_kernels.generator.frontend.portions import Portion
 from mirage_kernels.generator.frontend.positional.lower import Layout, flat, sizes_of
 from mirage_kernels.generator.ir import index_tensors
 from mirage_kernels.generator.ir.indexed import RESULT
+from mirage_kernels.generator.partition.extents import Size
 from mirage_kernels.generator.partition.groups import FEW, Kind
 from mirage_kernels.generator.partition.indices import (
     Access,
@@ -30,7 +31,7 @@ from mirage_kernels.generator.partition.places import Flow, Place, join_step
 from mirage_kernels.generator.partition.products import is_wide
 from mirage_kernels.generator.partition.reductions import reduces
 from mirage_kernels.generator.partition.siblings import in_place, recipe_of, step_of
-from mirage_kernels.generator.partition.trace import Node, Size, Trace, base_of, is_view
+from mirage_kernels.generator.partition.trace import Node, Trace, base_of, is_view
 from mirage_kernels.generator.partition.views import Own, strides_of
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.program_steps import call

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
@@ -18,10 +15,12 @@ from mirage_kernels.generator.frontend.export import (
     BRANCHES,
     LONGER,
     applied,
+    bound,
     called_names,
     dtype_of,
     ends_of,
     exported,
+    in_type,
     input_names,
     input_of,
     name_of,
@@ -33,6 +32,7 @@ from mirage_kernels.generator.frontend.export import (
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
 from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.partition.extents import Size, dynamic_extents, more_of, size_of
 from mirage_kernels.generator.partition.passes import prepare
 from mirage_kernels.generator.partition.rewriting import constants_of, regions
 from mirage_kernels.generator.partition.twins import Use
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     import torch
 
 Node = Any  # torch.fx.Node
-Size = int | dict[str, Any]  # a number, or {"extent": "M", "times": 4}, or "B*T" for M
 MOST_CONSTANT = 2**16  # elements of a tensor that a program's document has
-STEP = 7  # the second trace's first dynamic extent is longer by it, the next by twice as much
 _VIEWS = """
 view reshape _unsafe_view permute transpose swapaxes swapdims t numpy_T mT mH adjoint squeeze
 unsqueeze expand expand_as flatten unflatten alias detach slice select narrow split chunk getitem
@@ -83,12 +81,12 @@ class Trace:
     ) -> None:
         self.packed, self.twice = packed, {*twice}
         self.function, self.dtype, dynamic = function, dtype, function.dynamic
-        given = by_name(function.run, function.examples)
+        own, given = bound(function.run, by_name(function.run, function.examples))
         require_examples(function.named, given, dynamic)
-        run, given = _in_type(function.run, given, dtype)
-        dims = dict.fromkeys(d for each in dynamic.values() for d in each.values())
-        more = {dim: STEP * (i + 1) for i, dim in enumerate(dims)}
-        both = [longer_by(given, dynamic, by) for by in ({}, more)[: 1 + bool(dims)]]
+        run, given = in_type(own, given, dtype)
+        both = [longer_by(given, dynamic, {})]
+        if extents := dynamic_extents(both[0], dynamic):
+            both.append(longer_by(given, dynamic, more_of(extents)))
         self.run, self.examples = run, both[0]
         hints = (BRANCHES, LONGER)
         self.programs = [exported(run, x, hint) for x, hint in zip(both, hints, strict=False)]
@@ -104,11 +102,8 @@ class Trace:
         self.inputs = {n: f"{name}_" if name in TAKEN else name for n, name in named.items()}
         self.called = {n: name for n, name in named.items() if name in TAKEN}
         self.called |= {n: c for n, c in called_names(self.programs[0]).items() if c != n.name}
-        self.extents = {
-            dim: (int(both[0][name].shape[at]), int(both[-1][name].shape[at]))
-            for name, each in dynamic.items()
-            for at, dim in each.items()
-        }
+        longer = dynamic_extents(both[-1], dynamic)
+        self.extents = {dim: (n, longer[dim]) for dim, n in extents.items()}
         self._ends: Sequence[Node | None] = ends_of(self.programs[0], function.named)
         self.results: Sequence[Node] = [n for n in self._ends if n is not None]
         self.constants_outside = constants_of(self.programs[0])
@@ -158,13 +153,9 @@ class Trace:
 
     def size(self, a: int, b: int) -> Size:
         """Return an extent that is so large in the two traces; raises RecipeError for others."""
-        if a == b:
-            return int(a)
-        for count in range(1, len(self.extents) + 1):
-            for dims in combinations(self.extents, count):
-                mine, other = (prod(self.extents[d][i] for d in dims) for i in (0, 1))
-                if a % mine == 0 and a // mine * other == b:
-                    return {"extent": "*".join(dims), "times": int(a // mine)}
+        found = size_of(a, b, self.extents)
+        if found is not None:
+            return found
         raise RecipeError(
             f"an extent of {self.function.named} is {a} and {b} where "
             + ", ".join(f"{dim} is {m} and {n}" for dim, (m, n) in self.extents.items()),
@@ -376,27 +367,3 @@ def _used(nodes: Sequence[Node], results: Sequence[Node]) -> list[Node]:
         if node in used or mutates(node):
             used.update((node, *node.all_input_nodes))
     return [n for n in nodes if n in used]
-
-
-def _in_type(
-    run: Callable[..., Any], given: Mapping[str, torch.Tensor], dtype: torch.dtype
-) -> tuple[Callable[..., Any], dict[str, torch.Tensor]]:
-    """Return a function and its examples in the type that kernels store.
-
-    Where some tensors are of 16 bits these are, and fp32 stays; where all are fp32 they are.
-    """
-    import torch
-
-    own = [*given.values(), *(run.parameters() if isinstance(run, torch.nn.Module) else ())]
-    mixed = any(x.is_floating_point() and x.element_size() == 2 for x in own)
-    if isinstance(run, torch.nn.Module):
-        run = copy.deepcopy(run)
-        for each in (*run.parameters(), *run.buffers()):
-            if each.is_floating_point() and (each.element_size() == 2 or not mixed):
-                each.data = each.data.to(dtype)
-    return run, {
-        name: torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="meta")
-        if x.is_floating_point() and (x.element_size() == 2 or not mixed)
-        else x
-        for name, x in given.items()
-    }

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from cutting import cut, drawn, made, require_same, ways
+from cutting import by_references, cut, drawn, made, require_same, ways
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.program import partitioned
 from mirage_kernels.generator.partition.trace import Function
@@ -125,7 +126,7 @@ def test_a_module_of_16_bits_is_generated_in_either_type() -> None:
 @pytest.mark.parametrize(
     ("given", "dynamic", "said"),
     [
-        ({"x": torch.empty(8), "n": 2.0}, {}, "the example of f's n is of float, no tensor"),
+        ({"x": torch.empty(8), "n": [2.0]}, {}, "the example of f's n is of list, no tensor"),
         ({"x": torch.empty(8)}, {"y": {0: "M"}}, "names y, which the examples of f do not have"),
         ({"x": torch.empty(8)}, {"x": {1: "M"}}, "names dim 1 of x, which the examples of f do"),
     ],
@@ -194,3 +195,36 @@ def test_powers_have_forms() -> None:
     program = cut(run, ["x"], x=(8, 96))
     assert ways(program) == [["pow, pow, add, pow, add, pow, add"]]
     require_same(program, run, x=drawn(5, 96).abs() + 1)
+
+
+class Masked(nn.Module):
+    """A layer of transformers' kind: what is no tensor has no default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(32, 48, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None, scale: float, *, is_twice: bool) -> Tensor:
+        y = self.up(x) * scale
+        y = y if mask is None else y + mask
+        return y * 2.0 if is_twice else y
+
+
+def test_examples_that_are_plain_values_are_constants() -> None:
+    module = Masked().to(torch.bfloat16)
+    constants = {"mask": None, "scale": 0.5, "is_twice": True}
+    given = {"x": drawn(3, 32), "up_weight": module.up.weight.data}
+    examples = {"x": torch.empty(2, 32, dtype=torch.bfloat16), **constants}
+    program = partitioned(Function(module, examples, {"x": {0: "M"}}), DType.BF16, "sm_90a", made)
+    assert {i["name"] for i in program.document["inputs"]} == {*given}
+    (found, wanted) = by_references(program, given), module(given["x"], **constants)
+    torch.testing.assert_close(found, wanted, atol=0.02, rtol=0.02)
+    assert "forward" not in vars(module)
+
+
+def test_a_recipe_takes_plain_values_as_constants() -> None:
+    def shifted(x: Tensor, by: float | None, times: int) -> Tensor:
+        return (x if by is None else x + by) * times
+
+    recipe = from_torch(shifted, [torch.empty(4, 32), None, 3], dynamic={"x": {0: "M"}})
+    assert (recipe.name, [*recipe.inputs]) == ("shifted", ["x"])
