@@ -32,15 +32,16 @@ def program_of(
     dtype: str,
     shapes: Mapping[str, tuple[int, ...]],
     rows: tuple[str, ...],
+    dims: tuple[str, ...] = ("M",),
 ) -> Program:
-    """Return the program of a function; inputs in `rows` have a dynamic first dim."""
+    """Return the program of a function; the first dims of inputs in `rows` are dynamic: `dims`."""
 
     def make(recipe: Recipe) -> Result:
         request = Request(recipe, recipe.shapes[0], DType(dtype), "sm_90a")
         return generate(request, jobs=1, progress=lambda event: None)
 
     given = {n: torch.empty(shape, dtype=TYPES[dtype]) for n, shape in shapes.items()}
-    dynamic = {n: {0: "M"} for n in rows if n in given}
+    dynamic = {n: dict(enumerate(dims)) for n in rows if n in given}
     return partitioned(Function(run, given, dynamic, name), DType(dtype), "sm_90a", make)
 
 
