@@ -367,7 +367,7 @@ def _singly(extents: Mapping[str, int]) -> dict[str, int]:
     found = {name: n for name, n in extents.items() if "*" not in name}
     for product, n in extents.items():
         new = [dim for dim in product.split("*") if dim not in found]
-        left = n // prod(found.get(dim, 1) for dim in product.split("*"))
+        left = n // max(1, prod(found.get(dim, 1) for dim in product.split("*")))
         found |= dict(zip(new, chain([left], repeat(1)), strict=False))
     return found
 

@@ -18,7 +18,7 @@ SIZES = ((1, 1), (0, 4), (3, 5), (4, 16), (1, 64), (2, 65), (7, 33))
 
 
 def conv1d(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return torch.addmm(b, x.view(-1, x.size(-1)), w).view(x.shape[0], x.shape[1], -1)
+    return torch.addmm(b, x.view(-1, x.size(-1)), w).view(x.shape[0], x.shape[1], w.shape[1])
 
 
 def activated(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
