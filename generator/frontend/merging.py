@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import prod
 
 from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
@@ -21,6 +21,12 @@ def gaps_of(layout: Layout, sizes: Mapping[str, int], strides: Sequence[int]) ->
     ]
     stored = sorted(rows, key=lambda one: -one[0])
     return {inner[2][0] for outer, inner in pairwise(stored) if outer[0] != inner[0] * inner[1]}
+
+
+def behind(layout: Layout, place: int, dynamic: Collection[str]) -> list[int]:
+    """Return the places behind that of a dynamic dim which may have parts of it."""
+    places = range(place + 1, len(layout))
+    return [*takewhile(lambda i: not {*layout[i][:1]} & {*dynamic}, places)]
 
 
 def lies_apart(layout: Layout, strides: Sequence[int]) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
@@ -16,6 +16,7 @@ from mirage_kernels.generator.frontend.masks import is_positional, shown
 from mirage_kernels.generator.frontend.merging import (
     are_rows,
     as_one,
+    behind,
     gaps_of,
     lies_apart,
     merged,
@@ -113,7 +114,7 @@ def traced(portion: Portion, dynamic: Dynamic) -> Traced:
     if portion.by_rows and not (portion.indexed or portion.wide or DType.BOOL in dtypes):
         lowered, named = with_rows(lowered, {*chain(*gaps)}, named)
     shapes = tuple(
-        tuple(_sizes(named, layout, tensor.dims, dynamic.get(name, {})))
+        tuple(_sizes(lowered, named, layout, tensor.dims, dynamic.get(name, {})))
         for name, layout, tensor in zip(names, lowered.inputs, program.inputs, strict=True)
     )
     strided = strided or any(gaps[len(given) :])
@@ -145,18 +146,24 @@ def _with_whole(
 
 
 def _sizes(
-    named: Sequence[str], layout: Layout, extents: Sequence[int], dynamic: Collection[int]
+    lowered: Lowered,
+    named: Sequence[str],
+    layout: Layout,
+    extents: Sequence[int],
+    at: Collection[int],
 ) -> Iterator[int | tuple[str, int]]:
     """Yield the extents of an input: numbers, or a dynamic dim and how many of its are one.
 
-    A dynamic dim that is one with another in front of it has one element.
+    Those `at` some places are dynamic. One that is part of another in front of it has one element.
     """
-    for at, (row, size) in enumerate(zip(layout, extents, strict=True)):
+    sizes = sizes_of(lowered.graph)
+    for i, (row, size) in enumerate(zip(layout, extents, strict=True)):
         if row and row[0] in named:
-            behind = takewhile(lambda i: not layout[i], range(at + 1, len(layout)))
-            yield row[0], math.prod(extents[i] for i in behind if i not in dynamic)
+            inner = behind(layout, i, named)
+            whole = math.prod(extents[j] for j in inner if j not in at)
+            yield row[0], whole // math.prod(sizes[d] for j in inner for d in layout[j])
         else:
-            yield 1 if at in dynamic and not row else size
+            yield 1 if i in at and not row else size
 
 
 def _layouts(lowered: Lowered) -> tuple[Layout, ...]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import combinations
+from itertools import chain, combinations, repeat
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from mirage_kernels.generator.frontend.merging import behind
+from mirage_kernels.generator.frontend.positional.lower import sizes_of
+
 if TYPE_CHECKING:
     import torch
+
+    from mirage_kernels.generator.frontend.portions import Traced
 
 # A number, or {"extent": "M", "times": 4}: a multiple of a dynamic extent, or of a product: "B*T".
 Size = int | dict[str, Any]
@@ -52,3 +57,39 @@ def size_of(a: int, b: int, extents: Mapping[str, tuple[int, int]]) -> Size | No
             if a % mine == 0 and a // mine * other == b:
                 return {"extent": "*".join(dims), "times": int(a // mine)}
     return None
+
+
+def dim_name(size: Mapping[str, Any]) -> str:
+    """Return the name of a dim that is a multiple of a dynamic extent, or of a product of some."""
+    name = size["extent"].replace("*", "_")
+    return name if size["times"] == 1 else f"{name}_{size['times']}"
+
+
+def singly(extents: Mapping[str, int]) -> dict[str, int]:
+    """Return dynamic extents by dim: where only a product is known, all but its first are 1."""
+    found = {name: n for name, n in extents.items() if "*" not in name}
+    for product, n in extents.items():
+        new = [dim for dim in product.split("*") if dim not in found]
+        left = n // max(1, prod(found.get(dim, 1) for dim in product.split("*")))
+        found |= dict(zip(new, chain([left], repeat(1)), strict=False))
+    return found
+
+
+def kernel_extents(
+    layout: Sequence[tuple[str, ...]], shape: Sequence[Size], traced: Traced
+) -> Iterator[Size]:
+    """Yield the extents of an input with the dims that its recipe gives it.
+
+    A dynamic dim may be one with dims behind it, or with parts of them.
+    """
+    own, sizes = shape or [1] * len(layout), sizes_of(traced.graph)
+    for i, (row, size) in enumerate(zip(layout, own, strict=True)):
+        if isinstance(size, int) or not row:
+            yield from (sizes[dim] for dim in row)
+            continue
+        inner = behind(tuple(layout), i, traced.dynamic)
+        several = [size, *(own[j] for j in inner)]
+        names = [n["extent"] for n in several if isinstance(n, dict)]
+        whole = prod(n["times"] if isinstance(n, dict) else n for n in several)
+        parts = prod(sizes[d] for j in inner for d in layout[j])
+        yield {"extent": "*".join(names), "times": whole // parts}

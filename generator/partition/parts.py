@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat, takewhile
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
@@ -15,11 +13,11 @@ from mirage_kernels.generator.frontend.from_torch import (
     TracedFunction,
     portions_recipe,
 )
-from mirage_kernels.generator.frontend.portions import Portion
-from mirage_kernels.generator.frontend.positional.lower import Layout, flat, sizes_of
+from mirage_kernels.generator.frontend.portions import Portion, Traced
+from mirage_kernels.generator.frontend.positional.lower import Layout, flat
 from mirage_kernels.generator.ir import index_tensors
 from mirage_kernels.generator.ir.indexed import RESULT
-from mirage_kernels.generator.partition.extents import Size
+from mirage_kernels.generator.partition.extents import Size, dim_name, kernel_extents, singly
 from mirage_kernels.generator.partition.groups import FEW, Kind
 from mirage_kernels.generator.partition.indices import (
     Access,
@@ -62,11 +60,13 @@ class Part:
     def key(self) -> frozenset[str]:
         """Names of what its kernel depends on, in whichever trace of its function.
 
-        They are its nodes and inputs, what its results are parts of, what it gathers.
+        They are its nodes and, with a colon, its inputs, what its results are parts of, what it
+        gathers.
         """
         wholes = (p.whole for p in self.places.values())
         gathered = (x.node for x in self.indexed.values())
-        return frozenset(n.name for n in (*self.nodes, *self.inputs, *wholes, *gathered))
+        others = (f"{n.name}:" for n in (*self.inputs, *wholes, *gathered))
+        return frozenset((*(n.name for n in self.nodes), *others))
 
     @property
     def flow(self) -> Flow:
@@ -148,7 +148,7 @@ class Part:
         for node, own in names.items():
             for at, size in enumerate(self.shape(node)):
                 if isinstance(size, dict):
-                    dim = _dim(size)
+                    dim = dim_name(size)
                     dynamic.setdefault(own, {})[at] = dim
                     extents[dim] = ROWS * int(size["times"])
         rows = self.indexed.items()
@@ -248,7 +248,7 @@ class Part:
             several = ((shapes[k], x.shape) for k, x in given.items() if shapes[k])
             sizes = ((s, n) for shape, own in several for s, n in zip(shape, own, strict=True))
             known = {s["extent"]: n // s["times"] for s, n in sizes if isinstance(s, dict)}
-            extents = _singly(known)
+            extents = singly(known)
             values: dict[str, Any] = dict(given)
             exact = any(str(x.dtype) == "torch.float64" for x in given.values())
             for step in in_float64 if exact else steps:
@@ -275,13 +275,13 @@ class Part:
         function = recipe.reference
         assert isinstance(function, TracedFunction)
         by_name = {self.trace.name(n): n for n in self.inputs}
-        sizes, orders = sizes_of(function.traced.graph), function.orders
+        traced, orders = function.traced, function.orders
         return {
             "kernel": symbol,
             "inputs": [
                 {
                     "value": n,
-                    "shape": [*_extents(layout, self.shape(by_name[n]), sizes)],
+                    "shape": [*kernel_extents(layout, self.shape(by_name[n]), traced)],
                     "one": self.is_one(by_name[n]),
                 }
                 | self._counted(recipe, by_name[n], layout)
@@ -289,15 +289,15 @@ class Part:
                 | self._rows(by_name[n], layout)
                 for n, layout in function.layouts.items()
             ]
-            + [*self._indices(recipe, sizes)],
+            + [*self._indices(recipe)],
             "results": [
                 {
                     "value": self.trace.name(n),
                     "shape": self.trace.shape(n),
                     "dtype": dtype_name(n),
                 }
-                | self._into(n, layout, sizes)
-                for n, layout in zip(self.results, function.traced.lowered.outputs, strict=True)
+                | self._into(n, layout, traced)
+                for n, layout in zip(self.results, traced.lowered.outputs, strict=True)
             ],
         }
 
@@ -315,7 +315,7 @@ class Part:
         dims = [rows.place(layout), len(rows.numbers(layout))]
         return {"rows": {"of": self.trace.name(access.table), "dim": access.dim, "dims": dims}}
 
-    def _indices(self, recipe: Recipe, sizes: Mapping[str, int]) -> Iterator[Step]:
+    def _indices(self, recipe: Recipe) -> Iterator[Step]:
         """Yield the index tensors that a kernel takes behind its inputs, each once."""
         function = recipe.reference
         assert isinstance(function, TracedFunction)
@@ -328,14 +328,18 @@ class Part:
             dims, shape = numbered(self.addressed(node, _same)[1]), self.trace.shape(node)
             pairs = [layout[d] for d in dims], [shape[d] for d in dims]
             index = self.trace.name(self.indexed[node].index)
-            yield {"value": index, "shape": [*_extents(*pairs, sizes)], "one": False}
+            yield {
+                "value": index,
+                "shape": [*kernel_extents(*pairs, function.traced)],
+                "one": False,
+            }
 
-    def _into(self, node: Node, layout: Layout, sizes: Mapping[str, int]) -> Step:
+    def _into(self, node: Node, layout: Layout, traced: Traced) -> Step:
         """Return where a result goes that is a part of another tensor, and its kernel's extents."""
         if node not in self.places:
             return {}
         place, shape = self.places[node], self.trace.shape(node)
-        own = [*_extents(layout, shape, sizes)]
+        own = [*kernel_extents(layout, shape, traced)]
         if place.write is not None:
             name, seen = self.addressed(node, _same)
             rows = place.write.rows(self.trace, name, seen)
@@ -354,40 +358,6 @@ def _exactly(step: Any) -> Any:
     if step.get("torch") in ("float16", "bfloat16", "float32"):
         return {"torch": "float64"}
     return {name: _exactly(part) for name, part in step.items()}
-
-
-def _dim(size: Mapping[str, Any]) -> str:
-    """Return the name of a dim that is a multiple of a dynamic extent, or of a product of some."""
-    name = size["extent"].replace("*", "_")
-    return name if size["times"] == 1 else f"{name}_{size['times']}"
-
-
-def _singly(extents: Mapping[str, int]) -> dict[str, int]:
-    """Return dynamic extents by dim: where only a product is known, all but its first are 1."""
-    found = {name: n for name, n in extents.items() if "*" not in name}
-    for product, n in extents.items():
-        new = [dim for dim in product.split("*") if dim not in found]
-        left = n // max(1, prod(found.get(dim, 1) for dim in product.split("*")))
-        found |= dict(zip(new, chain([left], repeat(1)), strict=False))
-    return found
-
-
-def _extents(
-    layout: Sequence[Sequence[str]], shape: Sequence[Size], sizes: Mapping[str, int]
-) -> Iterator[Size]:
-    """Yield the extents of an input with the dims that its recipe gives it.
-
-    What is one with a dynamic dim in front of it has none.
-    """
-    pairs = [*zip(layout, shape or [1] * len(layout), strict=True)]
-    for i, (row, size) in enumerate(pairs):
-        if isinstance(size, int) or not row:
-            yield from (sizes[dim] for dim in row)
-            continue
-        behind = [n for _, n in takewhile(lambda pair: not pair[0], pairs[i + 1 :])]
-        names = [n["extent"] for n in (size, *behind) if isinstance(n, dict)]
-        times = prod(n["times"] if isinstance(n, dict) else n for n in (size, *behind))
-        yield {"extent": "*".join(names), "times": times}
 
 
 def _same(node: Node) -> Node:

@@ -46,11 +46,12 @@ def cut(
     run: Callable[..., Any],
     rows: Sequence[str],
     make: Callable[[Recipe], Result] = made,
+    dims: Sequence[str] = ("M",),
     **shapes: tuple[int, ...],
 ) -> Program:
-    """Cut a function whose inputs in `rows` have a dynamic first dim."""
+    """Cut a function; the first dims of its inputs in `rows` are dynamic: `dims`."""
     given = {n: torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in shapes.items()}
-    function = Function(run, given, {n: {0: "M"} for n in rows}, "f")
+    function = Function(run, given, {n: dict(enumerate(dims)) for n in rows}, "f")
     return partitioned(function, DType.BF16, "sm_90a", make)
 
 

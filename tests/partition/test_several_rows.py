@@ -11,6 +11,9 @@ from cutting import cut, drawn, really_made, require_same, ways
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from mirage_kernels.generator.partition.program import Program
+from mirage_kernels.program_steps import way_of
+
 K, N = 128, 256
 T, FEW = 4, 2  # rows of a sequence, and of one whose products are of few rows
 
@@ -41,30 +44,72 @@ def gated(x: Tensor, n: Tensor, g: Tensor, u: Tensor) -> Tensor:
     return F.silu(F.linear(y, g)) * F.linear(y, u)
 
 
+def headed(x: Tensor, n: Tensor, h: Tensor) -> Tensor:
+    """Qwen's: what numbers rows is a part of a dim of what the product stores."""
+    y = F.linear(x, h).view(x.shape[0], x.shape[1], -1, K).float()
+    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (n * y.to(x.dtype)).transpose(1, 2)
+
+
+def attended(x: Tensor) -> Tensor:
+    """Causal attention of a dynamic number of queries."""
+    y = x.view(x.shape[0], x.shape[1], -1, 32).transpose(1, 2)
+    return F.scaled_dot_product_attention(y, y, y, is_causal=True)
+
+
 def summed(x: Tensor) -> Tensor:
     """A sum along the static dim tells the two apart."""
     return torch.softmax(x, -1).sum(1)
 
 
-WEIGHTS = {"w": (K, N), "b": (N,), "n": (K,), "g": (N, K), "u": (N, K)}
+WEIGHTS = {"w": (K, N), "b": (N,), "n": (K,), "g": (N, K), "u": (N, K), "h": (4 * K, K)}
 FUNCTIONS: dict[Callable[..., Any], dict[str, tuple[int, ...]]] = {
     activated: {"x": (2, T, K)},
     residual: {"x": (2, T, K)},
     normed: {"x": (2, T, K)},
     gated: {"x": (2, FEW, K)},
+    headed: {"x": (2, FEW, K)},
+    attended: {"x": (2, T, K)},
     summed: {"x": (2, T, K)},
 }
 
 
-@pytest.mark.parametrize("run", FUNCTIONS, ids=lambda run: run.__name__)
-def test_any_number_of_rows_is_computed(run: Callable[..., Any]) -> None:
+def cut_by(run: Callable[..., Any], *dims: str) -> Program:
     names = [n for n in run.__annotations__ if n != "return"]
     shapes = FUNCTIONS[run] | {n: WEIGHTS[n] for n in names if n in WEIGHTS}
-    program = cut(run, [*FUNCTIONS[run]], **shapes)
-    for times in (1, 3):
-        own = {n: (s[0] * times, *s[1:]) if n in FUNCTIONS[run] else s for n, s in shapes.items()}
-        given = {n: drawn(*s) * (0.1 if n in WEIGHTS else 1) for n, s in own.items()}
-        require_same(program, run, **given)
+    return cut(run, [*FUNCTIONS[run]], dims=dims, **shapes)
+
+
+def require_rows(run: Callable[..., Any], program: Program, *rows: int) -> None:
+    """Compare with the function at extents of the first dims."""
+    names = [n for n in run.__annotations__ if n != "return"]
+    own = {n: (*rows, *shape[len(rows) :]) for n, shape in FUNCTIONS[run].items()}
+    shapes = own | {n: WEIGHTS[n] for n in names if n in WEIGHTS}
+    given = {n: drawn(*s) * (0.1 if n in WEIGHTS else 1) for n, s in shapes.items()}
+    require_same(program, run, **given)
+
+
+@pytest.mark.parametrize("run", FUNCTIONS, ids=lambda run: run.__name__)
+def test_any_number_of_rows_is_computed(run: Callable[..., Any]) -> None:
+    program = cut_by(run, "M")
+    for rows in (1, 2, 6, 40):
+        require_rows(run, program, rows)
+
+
+@pytest.mark.parametrize("run", FUNCTIONS, ids=lambda run: run.__name__)
+def test_batch_and_sequence_may_both_be_dynamic(run: Callable[..., Any]) -> None:
+    program = cut_by(run, "B", "T")
+    for batch, tokens in ((1, 1), (3, 5), (1, 70), (9, 9)):
+        require_rows(run, program, batch, tokens)
+
+
+def test_products_ask_how_many_rows_all_dims_have_together() -> None:
+    program = cut_by(gated, "B", "T")
+    assert [way.most for way in program.ways] == [{"B*T": 64}, {}]
+    many = {n: drawn(*s) for n, s in WEIGHTS.items() if n in "ngu"} | {"x": drawn(5, 13, K)}
+    (step, *_) = way_of(program.document, {"B": 5, "T": 13})["steps"]
+    assert step in program.ways[1].steps
+    require_same(program, gated, **many)
 
 
 def test_what_lies_between_two_views_is_one_kernel() -> None:
