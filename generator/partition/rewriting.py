@@ -15,6 +15,9 @@
     adaptive_avg_pool2d(x, 1)             ->  mean(x, [-2, -1])
     repeat(x, n, 1)                       ->  flatten(expand(unsqueeze(x, 0)), 0, 1)
     repeat_interleave(x, n, i)            ->  flatten(expand(unsqueeze(x, i + 1)), i, i + 1)
+    linear(reshape(transpose(x)), w)      ->  linear(reshape(contiguous(transpose(x))), w)
+
+The last is what PyTorch does there; the kernel that makes x stores it so, where there is one.
 
 It is done before anything else, alike in the graphs of one function at several extents.
 """
@@ -36,6 +39,7 @@ _SEEN = """
 view reshape _unsafe_view unflatten flatten permute transpose swapaxes swapdims mT mH adjoint
 unsqueeze squeeze select slice
 """
+_TURNS = ("transpose", "permute", "swapaxes", "swapdims", "mT")
 POOLS = tuple(f"adaptive_avg_pool{n}d" for n in (1, 2, 3))
 SEEN = frozenset(_SEEN.split())  # views of one tensor
 LIKES = {  # of tensors like another one: the number that they are full of, None for an operand
@@ -60,6 +64,7 @@ def rewritten(graph: Any) -> None:
     _without_glu(graph)
     _without_pools(graph)
     _without_copies_of_all(graph)
+    _with_copies_of_turned(graph)
     for node in [n for n in graph.nodes if is_op(n, "einsum")]:
         ranks = [x.meta["val"].dim() for x in node.args[1]]
         node.args = (spelled_out(node.args[0], ranks), *node.args[1:])
@@ -185,6 +190,34 @@ def _without_narrow(graph: Any) -> None:
             start %= int(x.meta["val"].shape[dim]) or 1
             given = (x, dim, start, start + length)
             substitute(graph, node, added(graph, node, torch.ops.aten.slice.Tensor, given))
+
+
+def _with_copies_of_turned(graph: Any) -> None:
+    """Say that rows of products are copied where dims that a function makes one are turned."""
+    import torch
+
+    for node in [n for n in graph.nodes if is_op(n, "reshape", "flatten")]:
+        x, region = node.args[0], regions(graph)
+        made = x.args[0] if is_op(x, *_TURNS) else None
+        if made is None or made.op != "call_function" or _may_look(x, node):
+            continue
+        if _is_multiplied(node) and region[x] == region[node]:
+            copy = added(graph, node, torch.ops.aten.contiguous.default, (x,))
+            node.replace_input_with(x, copy)
+
+
+def _may_look(x: Node, node: Node) -> bool:
+    """Say whether the view of what a kernel stored has another shape without a copy."""
+    import torch
+
+    stored = torch.empty(x.args[0].meta["val"].shape, device="meta")
+    seen = x.target(stored, *x.args[1:], **x.kwargs).reshape(node.meta["val"].shape)
+    return seen._is_view()  # type: ignore[no-any-return]
+
+
+def _is_multiplied(node: Node) -> bool:
+    """Say whether a product takes a value, or a view of it."""
+    return any(is_op(u, *PRODUCTS) or (is_op(u, *SEEN) and _is_multiplied(u)) for u in node.users)
 
 
 def spelled_out(equation: str, ranks: Sequence[int]) -> str:

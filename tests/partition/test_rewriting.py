@@ -168,3 +168,23 @@ def test_attention_whose_second_product_has_no_form_is_cut() -> None:
     program = cut(run, [], **shapes)
     assert ways(program)[0][-1] == "[einsum]"
     require_same(program, run, **{n: drawn(*s) for n, s in shapes.items()})
+
+
+def test_attention_stores_rows_as_the_next_product_takes_them() -> None:
+    def projected(x: Tensor, w: Tensor) -> Tensor:
+        y = x.view(x.shape[0], x.shape[1], 4, 32).transpose(1, 2)
+        made = F.scaled_dot_product_attention(y, y, y)
+        return F.linear(made.transpose(1, 2).reshape(x.shape), w)
+
+    program = cut(projected, ["x"], x=(2, 3, 128), w=(64, 128))
+    assert ways(program)[0] == ["scaled_dot_product_attention, contiguous", "linear"]
+    require_same(program, projected, x=drawn(4, 3, 128), w=drawn(64, 128) * 0.1)
+
+
+def test_what_no_product_takes_is_not_copied() -> None:
+    def turned(x: Tensor, w: Tensor) -> Tensor:
+        return F.silu((F.linear(x, w) * 2.0).transpose(0, 1).reshape(-1))
+
+    program = cut(turned, ["x"], x=(8, 128), w=(64, 128))
+    assert not any("contiguous" in part for part in ways(program)[0])
+    require_same(program, turned, x=drawn(5, 128), w=drawn(64, 128) * 0.1)
