@@ -59,6 +59,13 @@ def size_of(a: int, b: int, extents: Mapping[str, tuple[int, int]]) -> Size | No
     return None
 
 
+def without_implied(most: Mapping[str, int]) -> dict[str, int]:
+    """Return limits of extents without those that the limit of a product implies."""
+    products = [(p.split("*"), n) for p, n in most.items() if "*" in p]
+    implied = {d for dims, n in products for d in dims if d in most and n <= most[d]}
+    return {dim: n for dim, n in most.items() if dim not in implied}
+
+
 def dim_name(size: Mapping[str, Any]) -> str:
     """Return the name of a dim that is a multiple of a dynamic extent, or of a product of some."""
     name = size["extent"].replace("*", "_")

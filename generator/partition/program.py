@@ -20,6 +20,7 @@ from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.addressing import require_rows
 from mirage_kernels.generator.partition.cutting import cut_otherwise, uses_apart
 from mirage_kernels.generator.partition.document import Document, bytes_of
+from mirage_kernels.generator.partition.extents import without_implied
 from mirage_kernels.generator.partition.groups import FEW, Cuts, Grouping, Kind
 from mirage_kernels.generator.partition.horizontal import launches_of
 from mirage_kernels.generator.partition.packed import packed_in
@@ -153,7 +154,7 @@ def partitioned(
         for dim, rows in limit.items() if isinstance(limit, dict) else ():
             most[dim] = min(rows, most.get(dim, rows))
     if most:
-        made.ways.append(_way_of_columns(made, make, most))
+        made.ways.append(_way_of_columns(made, make, without_implied(most)))
     made.ways.append(_way_of_columns(made, make, {}))
     if len(made.ways) > 1 and made.ways[0].steps == made.ways[1].steps:
         del made.ways[0]

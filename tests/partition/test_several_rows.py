@@ -112,6 +112,16 @@ def test_products_ask_how_many_rows_all_dims_have_together() -> None:
     require_same(program, gated, **many)
 
 
+def test_a_limit_that_another_implies_is_left_out() -> None:
+    def projected(x: Tensor, v: Tensor) -> Tensor:
+        return F.linear(attended(x).transpose(1, 2).reshape(x.shape), v)
+
+    program = cut(projected, ["x"], dims=("B", "T"), x=(2, T, K), v=(N, K))
+    assert [way.most for way in program.ways] == [{"B*T": 64}, {}]
+    for rows in ((2, 5), (1, 70)):
+        require_same(program, projected, x=drawn(*rows, K), v=drawn(N, K) * 0.1)
+
+
 def test_what_lies_between_two_views_is_one_kernel() -> None:
     given = {"x": (2, T, K), "w": (K, N), "b": (N,)}
     program = cut(activated, ["x"], **given)
