@@ -82,7 +82,9 @@ def _between(x: Node, last: Node) -> list[Node]:
         at = left.pop()
         if at is x or at in found:
             continue
-        if not is_op(at, *ELEMENTWISE, "full") or mutates(at) or len(found) == MOST:
+        number = is_op(at, "full") and not at.meta["val"].dim()
+        known = number or is_op(at, *ELEMENTWISE)
+        if not known or mutates(at) or len(found) == MOST:
             return []
         found.append(at)
         left += at.all_input_nodes
