@@ -44,8 +44,10 @@ class Program:
         """Return the extents of its inputs at a number of rows."""
 
         def size(given: Size) -> int:
-            if isinstance(given, int) or given == "T":
-                return self.tokens if given == "T" else int(given)
+            if isinstance(given, int):
+                return given
+            if given == "T":
+                return self.tokens
             return rows // self.tokens * int(given.removesuffix("M") or 1)
 
         return {name: tuple(map(size, shape)) for name, shape in self.shapes.items()}

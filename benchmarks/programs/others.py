@@ -318,6 +318,12 @@ def adamw(w: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, T
 WIDTH, WIDE = 1024, 4096
 
 
+def _conv1ds(wide: int, inner: int) -> dict[str, tuple[Size, ...]]:
+    """Return the shapes of a norm and two products by [K, N] weights behind it."""
+    norm: dict[str, tuple[Size, ...]] = {"x": ("M", "T", WIDTH), "n": (WIDTH,), "nb": (WIDTH,)}
+    return norm | {"w1": (WIDTH, wide), "b1": (wide,), "w2": (inner, WIDTH), "b2": (WIDTH,)}
+
+
 def _conv1d(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     made = torch.addmm(b, x.view(-1, x.size(-1)), w)
     return made.view(*x.shape[:-1], -1)
@@ -328,18 +334,7 @@ def _new_gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + torch.tanh(inner))
 
 
-@program(
-    "others/gpt2_mlp",
-    rows=(4, 64, 512),
-    tokens=4,
-    x=("M", "T", WIDTH),
-    n=(WIDTH,),
-    nb=(WIDTH,),
-    w1=(WIDTH, WIDE),
-    b1=(WIDE,),
-    w2=(WIDE, WIDTH),
-    b2=(WIDTH,),
-)
+@program("others/gpt2_mlp", rows=(4, 64, 512), tokens=4, **_conv1ds(WIDE, WIDE))
 def gpt2_mlp(
     x: Tensor, n: Tensor, nb: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
 ) -> Tensor:
@@ -347,18 +342,7 @@ def gpt2_mlp(
     return x + _conv1d(_new_gelu(_conv1d(y, w1, b1)), w2, b2)
 
 
-@program(
-    "others/gpt2_attention",
-    rows=(4, 64),
-    tokens=4,
-    x=("M", "T", WIDTH),
-    n=(WIDTH,),
-    nb=(WIDTH,),
-    w1=(WIDTH, 3 * WIDTH),
-    b1=(3 * WIDTH,),
-    w2=(WIDTH, WIDTH),
-    b2=(WIDTH,),
-)
+@program("others/gpt2_attention", rows=(4, 64), tokens=4, **_conv1ds(3 * WIDTH, WIDTH))
 def gpt2_attention(
     x: Tensor, n: Tensor, nb: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
 ) -> Tensor:

@@ -154,16 +154,13 @@ def bound(
     if not isinstance(function, torch.nn.Module):
         return _partial(function, constants), others
     own = copy.copy(function)
-    patched = vars(function).get("forward")
-    own.forward = _partial(patched or type(own).forward, constants, *([] if patched else [own]))
+    own.forward = _partial(own.forward, constants)
     return own, others
 
 
-def _partial(
-    function: Callable[..., Any], constants: Mapping[str, Any], *args: Any
-) -> Callable[..., Any]:
+def _partial(function: Callable[..., Any], constants: Mapping[str, Any]) -> Callable[..., Any]:
     """Return a function with constants, whose signature lacks them."""
-    called = functools.partial(function, *args, **constants)
+    called = functools.partial(function, **constants)
     for name in ("__name__", "__doc__"):
         setattr(called, name, getattr(function, name, ""))
     return called

@@ -26,8 +26,7 @@ def is_of_few(part: Part) -> bool:
 
 def _is_fixed(part: Part) -> bool:
     """Say whether all extents of a product are static: there is the general schedule only then."""
-    sizes = (s for n in part.inputs for s in part.trace.shape(n))
-    return _of_weights(part) and all(isinstance(s, int) for s in sizes)
+    return _of_weights(part) and not part.is_dynamic
 
 
 def is_slow(result: Result, part: Part) -> bool:

@@ -13,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mirage_kernels.generator.frontend.editing import Node, added, is_op, mutates, substitute
+from mirage_kernels.generator.frontend.editing import (
+    Node,
+    added,
+    is_op,
+    mutates,
+    substitute,
+    upstream,
+)
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.rewriting import regions
 
@@ -29,8 +36,9 @@ ENDS, POINTS, NEAR = 12.0, 193, 1e-6  # where they are compared, and how nearly 
 def with_activations(graph: Any) -> None:
     """Put activations in the places of what spells them out."""
     for inner in [n for n in graph.nodes if is_op(n, *APPROXIMATE)]:
+        region = regions(graph)
         for last in _behind(inner):
-            x = _taken(graph, inner, last)
+            x = _taken(region, inner, last)
             if x is not None:
                 substitute(graph, last, _gelu(graph, last, x, APPROXIMATE[operator_of(inner)]))
                 break
@@ -52,44 +60,26 @@ def _behind(node: Node) -> Iterator[Node]:
             yield node
 
 
-def _taken(graph: Any, inner: Node, last: Node) -> Node | None:
-    """Return the tensor that a product is an activation of, with `inner` in it; None of none."""
-    region = regions(graph)
-    for x in _upstream(inner):
-        between = _between(x, last)
-        same = between and all(region[n] == region[last] for n in between)
-        if same and inner in between and _alike(x, last) and _is_gelu(x, between, inner):
+def _taken(region: dict[Node, int], inner: Node, last: Node) -> Node | None:
+    """Return the tensor that a product is an activation of, with `inner` in it; None of none.
+
+    `region` has the graph's nodes in order, and how many operators in front write over operands.
+    """
+    known = {n for n in region if _is_elementwise(n) and region[n] == region[last]}
+    front = {taken for n in upstream(inner, known) for taken in n.all_input_nodes}
+    for x in (n for n in reversed(region) if n in front):
+        between = upstream(last, known - {x})
+        closed = {a for n in between for a in n.all_input_nodes} <= between | {x}
+        whole = closed and inner in between and len(between) <= MOST and _alike(x, last)
+        if whole and _is_gelu(x, [n for n in region if n in between], inner):
             return x
     return None
 
 
-def _upstream(node: Node) -> Iterator[Node]:
-    """Yield what elementwise operators come from, the nearest first."""
-    left, seen = [node], set[Node]()
-    while left and len(seen) < MOST:
-        at = left.pop(0)
-        for taken in at.all_input_nodes:
-            if taken not in seen:
-                seen.add(taken)
-                yield taken
-                left += [taken] if is_op(taken, *ELEMENTWISE) else []
-
-
-def _between(x: Node, last: Node) -> list[Node]:
-    """Return the operators from a tensor to a product in order; none where others go into it."""
-    found, left = list[Node](), [last]
-    while left:
-        at = left.pop()
-        if at is x or at in found:
-            continue
-        number = is_op(at, "full") and not at.meta["val"].dim()
-        known = number or is_op(at, *ELEMENTWISE)
-        if not known or mutates(at) or len(found) == MOST:
-            return []
-        found.append(at)
-        left += at.all_input_nodes
-    order = {n: i for i, n in enumerate(last.graph.nodes)}
-    return sorted(found, key=order.__getitem__)
+def _is_elementwise(node: Node) -> bool:
+    """Say whether a node may be a part of an activation: an operator, or a number."""
+    number = is_op(node, "full") and not node.meta["val"].dim()
+    return (number or is_op(node, *ELEMENTWISE)) and not mutates(node)
 
 
 def _alike(x: Node, last: Node) -> bool:

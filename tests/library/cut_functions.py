@@ -17,9 +17,12 @@ from mirage_kernels.generator.partition.document import document_path
 from mirage_kernels.generator.partition.program import Program, partitioned
 from mirage_kernels.generator.partition.trace import Function
 from mirage_kernels.generator.pipeline import Result, generate
+from mirage_kernels.generator.plan.lower import lowered
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.folder import write
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Request
+from mirage_kernels.generator.schedules.run import require_runs
 from mirage_kernels.program_steps import SteppedProgram
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,6 +46,20 @@ def program_of(
     given = {n: torch.empty(shape, dtype=TYPES[dtype]) for n, shape in shapes.items()}
     dynamic = {n: dict(enumerate(dims)) for n in rows if n in given}
     return partitioned(Function(run, given, dynamic, name), DType(dtype), "sm_90a", make)
+
+
+def taken(
+    run: Callable[..., Any], known: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the extents of the tensors that a function takes, of those that are known."""
+    return {name: known[name] for name in run.__annotations__ if name in known}
+
+
+def require_blocks(record: KernelRecord) -> None:
+    """Run a block of every variant in the interpreter, unless another kernel makes its rows."""
+    for variant in record.variants:
+        if not variant.knobs.prologue_warps:
+            require_runs(lowered(record.recipe, record.graph), record.graph, variant.knobs)
 
 
 def compiled(program: Program, folder: Path) -> SteppedProgram:

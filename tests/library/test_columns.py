@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cut_functions import TYPES, compiled, program_of, require_right
+from cut_functions import TYPES, compiled, program_of, require_blocks, require_right, taken
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -16,7 +16,6 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.partition.program import Program
 from mirage_kernels.generator.plan.lower import lowered, tile_program
 from mirage_kernels.generator.schedules.choose import buckets, variants
-from mirage_kernels.generator.schedules.run import require_runs
 from mirage_kernels.generator.target import target
 
 ROWS = (0, 1, 5, 8, 16, 17, 32, 40, 64, 65)
@@ -57,7 +56,7 @@ def shapes_of(run: Run, rows: int, k: int, n: int) -> dict[str, tuple[int, ...]]
     """The extents of a function's tensors."""
     known = {"x": (rows, k), "r": (rows, n), "n": (k,), "b": (n,)}
     known |= {"w": (k, n), "v": (k, n), "u": (n, k)}
-    return {name: known[name] for name in run.__annotations__ if name in known}
+    return taken(run, known)
 
 
 @cache
@@ -85,9 +84,7 @@ class TestColumns:
         self, run: Run, dtype: str, k: int, n: int
     ) -> None:
         record = cut(run, dtype, k, n).results[0].record
-        for variant in record.variants:
-            if not variant.knobs.prologue_warps:
-                require_runs(lowered(record.recipe, record.graph), record.graph, variant.knobs)
+        require_blocks(record)
 
     @pytest.mark.gpu
     def test_results_are_right(self, run: Run, dtype: str, k: int, n: int, tmp_path: Path) -> None:

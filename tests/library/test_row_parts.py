@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cut_functions import TYPES, compiled, program_of, require_right
+from cut_functions import TYPES, compiled, program_of, require_right, taken
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -36,7 +36,7 @@ def shapes_of(run: Run, rows: int) -> dict[str, tuple[int, ...]]:
     known = {"x": (rows, K), "n": (K,)}
     known |= {f"w{i}": (length, K) for i, length in enumerate(PARTS)}
     known |= {f"b{i}": (length,) for i, length in enumerate(PARTS)}
-    return {n: known[n] for n in run.__annotations__ if n in known}
+    return taken(run, known)
 
 
 @cache

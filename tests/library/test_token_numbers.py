@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from cut_functions import TYPES, compiled, program_of, require_right
+from cut_functions import TYPES, compiled, program_of, require_blocks, require_right, taken
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from mirage_kernels.generator.partition.program import Program
-from mirage_kernels.generator.plan.lower import lowered
-from mirage_kernels.generator.schedules.run import require_runs
 
 ROWS = (0, 1, 5, 8, 16, 17, 32, 40, 64, 65)
 Run = Callable[..., Tensor]
@@ -53,7 +51,7 @@ def shapes_of(run: Run, rows: int, k: int, n: int) -> dict[str, tuple[int, ...]]
     """The extents of a function's tensors."""
     known = {"x": (rows, k), "r": (rows, n), "s": (rows,), "t": (rows, 1)}
     known |= {"w": (n, k), "v": (n, k), "u": (k, n)}
-    return {name: known[name] for name in run.__annotations__ if name in known}
+    return taken(run, known)
 
 
 @cache
@@ -74,9 +72,7 @@ class TestTokenNumbers:
         assert ["kernel" in step for step in program.ways[0].steps] == [True]
         record = program.results[0].record
         assert "general" not in {v.schedule for v in record.variants}
-        for variant in record.variants:
-            if not variant.knobs.prologue_warps:
-                require_runs(lowered(record.recipe, record.graph), record.graph, variant.knobs)
+        require_blocks(record)
 
     @pytest.mark.gpu
     def test_results_are_right(self, run: Run, dtype: str, k: int, n: int, tmp_path: Path) -> None:

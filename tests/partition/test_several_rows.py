@@ -74,17 +74,18 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, tuple[int, ...]]] = {
 }
 
 
+def weights_of(run: Callable[..., Any]) -> dict[str, tuple[int, ...]]:
+    return {n: WEIGHTS[n] for n in run.__annotations__ if n in WEIGHTS}
+
+
 def cut_by(run: Callable[..., Any], *dims: str) -> Program:
-    names = [n for n in run.__annotations__ if n != "return"]
-    shapes = FUNCTIONS[run] | {n: WEIGHTS[n] for n in names if n in WEIGHTS}
-    return cut(run, [*FUNCTIONS[run]], dims=dims, **shapes)
+    return cut(run, [*FUNCTIONS[run]], dims=dims, **FUNCTIONS[run], **weights_of(run))
 
 
 def require_rows(run: Callable[..., Any], program: Program, *rows: int) -> None:
     """Compare with the function at extents of the first dims."""
-    names = [n for n in run.__annotations__ if n != "return"]
     own = {n: (*rows, *shape[len(rows) :]) for n, shape in FUNCTIONS[run].items()}
-    shapes = own | {n: WEIGHTS[n] for n in names if n in WEIGHTS}
+    shapes = own | weights_of(run)
     given = {n: drawn(*s) * (0.1 if n in WEIGHTS else 1) for n, s in shapes.items()}
     require_same(program, run, **given)
 
