@@ -1,8 +1,8 @@
 """Which knobs serve a program: by rule for every bucket of tokens, and as candidates to measure.
 
 Buckets of the dynamic dim are 8, 16, 32 and 64 tokens (the N side of the tensor-core instruction
-comes in eights); above the last the grid's second axis covers the rest. By rule the first schedule
-that wants a bucket serves it.
+comes in eights), and 128 where that was measured to be faster than the library; above the last the
+grid's second axis covers the rest. By rule the first schedule that wants a bucket serves it.
 
 Each schedule has knobs of its own; the times that the latency model predicts for them are
 comparable. What is measured is the rule's choice, the best of every other schedule, and then
@@ -21,7 +21,7 @@ from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules import RANKED
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, BUCKETS
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, BUCKETS, MANY_TOKENS
 from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED, with_producer_blocks
 from mirage_kernels.generator.schedules.prologue import has_prologue
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
@@ -81,15 +81,17 @@ def buckets(program: TileProgram, on: Target) -> tuple[int, ...]:
         return BUCKETS_WITH_RESULTS
     if program.columns:
         return BUCKETS[1:]  # a product takes 16 tokens
-    again = program.statistics and not has_prologue(program, on)
-    return BUCKETS_WITH_STATISTICS if again else BUCKETS
+    if program.statistics and not has_prologue(program, on):
+        return BUCKETS_WITH_STATISTICS
+    return (*BUCKETS, MANY_TOKENS)
 
 
-def by_size(program: TileProgram, on: Target) -> dict[int, Variant]:
+def by_size(program: TileProgram, on: Target, *, many: bool = False) -> dict[int, Variant]:
     """Return one variant per bucket of tokens, by rule; the last takes any number of them.
 
-    Buckets of more tokens than a block can hold are left away. Raises PlanError for extents that
-    the program's loads cannot take, and for one that keeps more than a block can hold in any case.
+    Buckets of more tokens than a block can hold are left away, and that of many tokens where it is
+    not asked for. Raises PlanError for extents that the program's loads cannot take, and for one
+    that keeps more than a block can hold in any case.
     """
     roles, extents = program.roles, program.extents
     if extents[roles.depth] % ALIGNED_ELEMENTS:
@@ -103,8 +105,12 @@ def by_size(program: TileProgram, on: Target) -> dict[int, Variant]:
     fitting = [schedule for schedule in RANKED.values() if not schedule.fits(program, on)]
     chosen: dict[int, Variant] = {}
     for bucket in buckets(program, on):
+        is_many = program.loop and bucket == MANY_TOKENS
+        if is_many and not many:
+            break
+        serving = [s for s in fitting if s.many] if is_many else fitting
         try:
-            found = (schedule.choose(program, bucket, on) for schedule in fitting)
+            found = (schedule.choose(program, bucket, on) for schedule in serving)
             knobs = next((k for k in found if k is not None), None)
         except PlanError:
             if not chosen:
@@ -183,7 +189,7 @@ def candidates(
     block, and all of sliced-K arrange shared memory as the rule's do, so that any of them can stand
     in one emitted file. Raises PlanError for a bucket that nothing fits.
     """
-    named, by_rule = buckets(programs[0], on), by_size(programs[0], on)
+    named, by_rule = buckets(programs[0], on), by_size(programs[0], on, many=True)
     if tokens not in named:
         raise PlanError(f"there is no bucket of {tokens} tokens", f"buckets: {named}")
     if tokens not in by_rule:
@@ -224,8 +230,9 @@ def predicted_us(program: TileProgram, knobs: Knobs, tokens: int, on: Target) ->
 
 def all_candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Candidate]:
     """Yield every choice of knobs of every schedule that fits a block."""
+    is_many = program.loop and tokens == MANY_TOKENS
     for schedule in RANKED.values():
-        if not schedule.fits(program, on):
+        if not schedule.fits(program, on) and (schedule.many or not is_many):
             predict = schedule.predict(program, on)
             for knobs in schedule.candidates(program, tokens, on):
                 yield Candidate(knobs, round(predict(knobs, tokens), 3))

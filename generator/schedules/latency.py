@@ -31,6 +31,7 @@ WEIGHT_BYTES = 20.0  # per cycle, to one multiprocessor while its neighbour asks
 ALONE_BYTES = 28.0  # and where no more than every second one has a block
 TOKEN_BYTES = 48.0  # per cycle, from L2, of a block alone on its multiprocessor
 SHOWN = 0.1  # share of a resource's time that shows beside a busier one's
+SCATTERED = 11  # one of so many runs no block of a cluster of four: an H200 runs 30 at once
 WAVE_US = 0.8  # a block that follows another, from its first copy to its first product
 PRODUCER_US = 2.0  # from a producer's start to its first product, and until its totals are received
 ROW_WARP_US = 0.012  # warps of a line's block, by multiprocessor
@@ -64,7 +65,10 @@ class Streaming(Block):
 
     def most_blocks(self, knobs: LoopKnobs) -> int:
         """Return how many blocks the busiest multiprocessor runs."""
-        return ceil(self.blocks(knobs) / self.on.multiprocessors)
+        at_once = self.on.multiprocessors
+        if knobs.blocks > PAIR:  # some multiprocessors have too few neighbours
+            at_once -= at_once // SCATTERED
+        return ceil(self.blocks(knobs) / at_once)
 
     def weights_us(self, knobs: LoopKnobs, share: float = 1.0) -> float:
         """Return the time in which weights come: from memory, and to the busiest multiprocessor.

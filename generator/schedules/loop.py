@@ -12,6 +12,7 @@ from mirage_kernels.generator.target import Target
 
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
 BUCKETS = (8, 16, 32, 64)
+MANY_TOKENS = 128  # of one bucket more, which a kernel has where it was measured to be faster
 FEW_TOKENS = 32  # up to so many, two chunks per step are worth more than one wave
 RESERVED_BYTES = 1024  # of shared memory, per block, by the system
 ROW_TILE, TOKEN_TILE = 16, 8  # of one tensor-core instruction
@@ -28,7 +29,8 @@ REGISTERS = 65536  # of a multiprocessor
 REGISTERS_BESIDE = 40  # sums and operands: addresses, vectors along the depth (ptxas)
 ALONE_BYTES = 116 * 1024  # a block asks for so many, to be alone on its multiprocessor
 WITH_WARPGROUPS = ("sm_90a",)  # architectures that have the vocabulary's wgmma
-UNSTATED = {"barriers": 1, "prologue_warps": 0}  # knobs that a config leaves away at these values
+# Knobs that a config leaves away at these values.
+UNSTATED = {"barriers": 1, "tma_tiles": 2, "prologue_warps": 0}
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class LoopKnobs(Knobs):
 
     @property
     def label(self) -> str:
-        """Name the schedule, whether blocks are in pairs, and what other blocks do for them."""
-        pairs = " in pairs" if self.blocks > 1 else ""
+        """Name the schedule, how many blocks share rows, and what other blocks do for them."""
+        pairs = {1: "", 2: " in pairs"}.get(self.blocks, f" in clusters of {self.blocks}")
         prologue = ", prologue" if self.prologue_warps else ""
         producers = ", producer blocks" if self.producers else ""
         in_pairs = " in pairs" if self.producers and self.producers.groups else ""

@@ -143,3 +143,4 @@ class Ranked(Schedule[P]):
     predict: Callable[[P, Target], Model]
     arranged: Callable[[P, Any], Arranged]  # how blocks with its knobs run it
     buckets: tuple[int, ...] = ()  # sizes that it is compared at, of programs without a loop
+    many: bool = False  # whether it serves the bucket of many tokens, of programs with a loop

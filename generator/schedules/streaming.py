@@ -26,6 +26,7 @@ from mirage_kernels.generator.schedules.batched_lora import (
 from mirage_kernels.generator.schedules.choose import programs_of, variants
 from mirage_kernels.generator.schedules.loop import (
     ALIGNED_ELEMENTS,
+    MANY_TOKENS,
     LoopKnobs,
     producers_of,
     prologue_warps,
@@ -136,6 +137,8 @@ def planned(about: About, graph: Graph, catalogs: Sequence[Path] = ()) -> Kernel
         not prologue.has_prologue(program, on) or largest in {b.size for b in tuned.buckets}
     ):
         most_tokens = tuned.max_tokens  # else it was measured before the plan for so many was there
+        if MANY_TOKENS in {b.size for b in tuned.buckets} and largest < MANY_TOKENS:
+            most_tokens = min(largest, most_tokens)  # this muGraph does not take so many
     elif not program.loop:
         most_tokens = 0
     tiled = retile(graph, chosen[0].knobs.tiles(program.roles))

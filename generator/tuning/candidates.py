@@ -32,7 +32,7 @@ from mirage_kernels.generator.schedules.choose import (
     member,
     programs_of,
 )
-from mirage_kernels.generator.schedules.loop import BUCKETS
+from mirage_kernels.generator.schedules.loop import BUCKETS, MANY_TOKENS
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
 from mirage_kernels.generator.schedules.streaming import Kernel
 from mirage_kernels.generator.search.gate import Gate
@@ -44,6 +44,7 @@ from mirage_kernels.generator.tuning.choice import has_producers
 LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
 WORKSPACE, FEW_TILES = "mirage_candidate_workspace", "mirage_candidate_few_tiles"
 BEYOND, BEYOND_ROWS = 128, (8, 128, 1024, 4096)  # tokens
+FEWER = 96  # that the bucket of many tokens serves too, where PyTorch has products of 96
 VISIBLE = 'extern "C" __attribute__((visibility("default")))'
 
 
@@ -82,17 +83,20 @@ def candidates_of(record: KernelRecord, top: int, forms: Sequence[Graph] = ()) -
 def _by_tokens(record: KernelRecord, key: Key, roles: Roles, top: int) -> Candidates:
     """Return the candidates of a kernel with buckets of tokens, as predicted.
 
-    The last bucket's choice is also compared with PyTorch above the buckets. There the library
-    takes another kernel in place of one with results beside its output, so that is not compared.
+    The last bucket's choice is also compared with PyTorch above the buckets, that of many tokens
+    below its own size. There the library takes another kernel in place of one with results beside
+    its output, so that is not compared.
     """
     programs, on = programs_of(record.recipe, record.graph, record.arch), target(record.arch)
     tuned, buckets = tuned_kernel(record.arch, key), []
     known = {b.size: b.chosen[0].knobs for b in tuned.buckets} if tuned else {}
-    for tokens in by_size(programs[0], on):
+    for tokens in by_size(programs[0], on, many=True):
         found = candidates(programs, tokens, on, Wanted(top, known.get(tokens)))
         tried = tuple(Tried(c.knobs, round(c.predicted_us, 3)) for c in found)
         buckets.append(Bucket(tokens, tried=tried))
     above = () if programs[0].also else tuple(m for m in (*BUCKETS, BEYOND) if m > buckets[-1].size)
+    if buckets[-1].size == MANY_TOKENS:
+        above = (FEWER,)
     if not programs[0].loop:
         above = BEYOND_ROWS
 

@@ -360,4 +360,6 @@ def tuned_kernel(
         return None
     own = {b.size for b in found[0].buckets}
     more = (b for tuned in found[1:] for b in tuned.buckets if b.size not in own)
-    return replace(found[0], buckets=(*found[0].buckets, *more))
+    buckets = (*found[0].buckets, *more)
+    most = max(found, key=lambda tuned: tuned.buckets[-1].size).max_tokens
+    return replace(found[0], buckets=buckets, max_tokens=most)

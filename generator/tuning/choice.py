@@ -15,7 +15,7 @@ from math import log
 from statistics import geometric_mean
 
 from mirage_kernels.generator.schedules.attention.variants import FEW_TILES_ROWS
-from mirage_kernels.generator.schedules.loop import producers_of
+from mirage_kernels.generator.schedules.loop import MANY_TOKENS, producers_of
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.catalog import (
     Beyond,
@@ -100,8 +100,8 @@ def with_producers(tried: Mapping[int, Sequence[Tried]]) -> bool:
 def behind(row: Beyond, *, noise: float = 1.0) -> bool:
     """Say whether calls that assume nothing are slower than the library's program, or failed.
 
-    Of a bucket, by more than noise; elsewhere at all, for the library runs its program there. Where
-    that was not measured PyTorch eager stands for it.
+    Of a bucket, by more than noise; of that of many tokens and elsewhere at all, for the library
+    runs its program there. Where that was not measured PyTorch eager stands for it.
     """
     return row.us is None or row.us > noise * (row.library_us or row.eager_us)
 
@@ -116,7 +116,8 @@ def most_tokens(buckets: Sequence[Bucket], beyond: Sequence[Beyond], *, any_numb
     for bucket in buckets:
         us, (point,) = bucket.best.us if bucket.best else (), bucket.points
         others = (point.eager_us or 0.0, point.library_us)
-        rows.append((Beyond(bucket.size, us[0] if us else None, *others), NOISE))
+        noise = 1.0 if bucket.size == MANY_TOKENS else NOISE
+        rows.append((Beyond(bucket.size, us[0] if us else None, *others), noise))
     most = 1
     for row, noise in sorted(rows, key=lambda pair: pair[0].tokens):
         if behind(row, noise=noise):

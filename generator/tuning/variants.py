@@ -25,8 +25,13 @@ from mirage_kernels.generator.schedules.choose import (
     shared_bytes,
     untuned,
 )
-from mirage_kernels.generator.schedules.loop import REGISTERS_LEFT, producers_of
-from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.loop import (
+    BUCKETS,
+    MANY_TOKENS,
+    REGISTERS_LEFT,
+    producers_of,
+)
+from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tuning.catalog import HINT, Bucket, Tuned
 
@@ -38,13 +43,16 @@ def chosen_variants(
 ) -> tuple[Variant, ...]:
     """Return one variant per bucket of tokens.
 
-    A kernel never tuned has what `untuned` returns. A choice that was measured in the other element
-    type, where another muGraph is first, is passed over where its schedule does not run this one.
+    A kernel never tuned has what `untuned` returns, and so has a bucket never measured, or whose
+    choice was measured in the other element type, where another muGraph is first, and does not run
+    this one. The bucket of many tokens is there where it was measured to be as fast as the library.
     Raises PlanError for measured knobs that no longer fit the kernel.
     """
     if tuned is None:
         return untuned(programs[0], on)
-    rule, known = by_size(programs[0], on), {}
+    measured = {b.size for b in tuned.buckets}
+    many = MANY_TOKENS in measured and tuned.max_tokens > BUCKETS[-1]
+    rule, known = by_size(programs[0], on, many=many), {}
     for bucket in tuned.buckets:
         labels = {t.knobs.label for t in bucket.tried}
         if bucket.size in rule and rule[bucket.size].knobs.label in labels:
@@ -52,7 +60,7 @@ def chosen_variants(
     first = next((known[m] for m in rule if m in known), None)
     has_producers = (producers_of(first) if first else programs[0].producers) is not None
     program = member(programs, producers=has_producers)
-    variants = by_size(program, on)
+    variants, taken = by_size(program, on, many=many), dict[int, Knobs]()
     for tokens, knobs in known.items():
         runs = not RANKED[knobs.schedule].fits(program, on)
         if not runs or (producers_of(knobs) is not None) is not has_producers:
@@ -64,9 +72,11 @@ def chosen_variants(
                 f"do not fit the kernel of today: {shared} bytes, {needed} registers",
                 HINT,
             )
-        if tokens in variants:
-            variants[tokens] = replace(variants[tokens], knobs=knobs)
-    return tuple(variants.values())
+        taken[tokens] = knobs
+    if not {*variants} <= {*taken}:
+        others = zip(by_size(program, on), untuned(program, on), strict=False)
+        taken = {m: v.knobs for m, v in others} | taken
+    return tuple(replace(v, knobs=taken.get(m, v.knobs)) for m, v in variants.items())
 
 
 def chosen_row_variants(

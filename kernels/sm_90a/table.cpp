@@ -13,14 +13,14 @@
   PLAIN(gated_mlp, K3584_N18944_fp16, fp16, 64, "", {"K", 3584}, {"N", 18944}) \
   PLAIN(gated_mlp, K4096_N12288_bf16, bf16, 64, "", {"K", 4096}, {"N", 12288}) \
   PLAIN(gated_mlp, K4096_N12288_fp16, fp16, 64, "", {"K", 4096}, {"N", 12288}) \
-  PLAIN(gated_mlp, K4096_N14336_bf16, bf16, 64, "", {"K", 4096}, {"N", 14336}) \
-  PLAIN(gated_mlp, K4096_N14336_fp16, fp16, 64, "", {"K", 4096}, {"N", 14336}) \
-  PLAIN(gated_mlp, K4096_N1792_bf16, bf16, 64, "", {"K", 4096}, {"N", 1792}) \
-  PLAIN(gated_mlp, K4096_N1792_fp16, fp16, 64, "", {"K", 4096}, {"N", 1792}) \
+  PLAIN(gated_mlp, K4096_N14336_bf16, bf16, 128, "", {"K", 4096}, {"N", 14336}) \
+  PLAIN(gated_mlp, K4096_N14336_fp16, fp16, 128, "", {"K", 4096}, {"N", 14336}) \
+  PLAIN(gated_mlp, K4096_N1792_bf16, bf16, 128, "", {"K", 4096}, {"N", 1792}) \
+  PLAIN(gated_mlp, K4096_N1792_fp16, fp16, 128, "", {"K", 4096}, {"N", 1792}) \
   PLAIN(gated_mlp, K4096_N3584_bf16, bf16, 64, "", {"K", 4096}, {"N", 3584}) \
   PLAIN(gated_mlp, K4096_N3584_fp16, fp16, 64, "", {"K", 4096}, {"N", 3584}) \
-  PLAIN(gated_mlp, K4096_N4096_bf16, bf16, 64, "", {"K", 4096}, {"N", 4096}) \
-  PLAIN(gated_mlp, K4096_N4096_fp16, fp16, 64, "", {"K", 4096}, {"N", 4096}) \
+  PLAIN(gated_mlp, K4096_N4096_bf16, bf16, 128, "", {"K", 4096}, {"N", 4096}) \
+  PLAIN(gated_mlp, K4096_N4096_fp16, fp16, 128, "", {"K", 4096}, {"N", 4096}) \
   PLAIN(gated_mlp, K5120_N25600_bf16, bf16, 64, "", {"K", 5120}, {"N", 25600}) \
   PLAIN(gated_mlp, K5120_N25600_fp16, fp16, 64, "", {"K", 5120}, {"N", 25600}) \
   PLAIN(gated_mlp, K8192_N28672_bf16, bf16, 64, "", {"K", 8192}, {"N", 28672}) \
@@ -29,8 +29,8 @@
   PLAIN(gated_mlp, K8192_N3584_fp16, fp16, 64, "", {"K", 8192}, {"N", 3584}) \
   PLAIN(gated_mlp, K8192_N7168_bf16, bf16, 64, "", {"K", 8192}, {"N", 7168}) \
   PLAIN(gated_mlp, K8192_N7168_fp16, fp16, 64, "", {"K", 8192}, {"N", 7168}) \
-  PLAIN(geglu_mlp, K3584_N14336_bf16, bf16, 64, "", {"K", 3584}, {"N", 14336}) \
-  PLAIN(geglu_mlp, K3584_N14336_fp16, fp16, 64, "", {"K", 3584}, {"N", 14336}) \
+  PLAIN(geglu_mlp, K3584_N14336_bf16, bf16, 128, "", {"K", 3584}, {"N", 14336}) \
+  PLAIN(geglu_mlp, K3584_N14336_fp16, fp16, 128, "", {"K", 3584}, {"N", 14336}) \
   PLAIN(geglu_mlp, K3840_N15360_bf16, bf16, 64, "", {"K", 3840}, {"N", 15360}) \
   PLAIN(geglu_mlp, K3840_N15360_fp16, fp16, 64, "", {"K", 3840}, {"N", 15360}) \
   PLAIN(gelu_tanh_and_mul, N14336_bf16, bf16, 0, "", {"N", 14336}) \
@@ -55,8 +55,8 @@
   PLAIN(layer_norm_residual, K1600_fp16, fp16, 0, "norm_bias", {"K", 1600}) \
   PLAIN(layer_norm_residual, K4096_bf16, bf16, 0, "norm_bias", {"K", 4096}) \
   PLAIN(layer_norm_residual, K4096_fp16, fp16, 0, "norm_bias", {"K", 4096}) \
-  PLAIN(linear, K1024_N8192_bf16, bf16, 64, "bias residual", {"K", 1024}, {"N", 8192}) \
-  PLAIN(linear, K1024_N8192_fp16, fp16, 64, "bias residual", {"K", 1024}, {"N", 8192}) \
+  PLAIN(linear, K1024_N8192_bf16, bf16, 128, "bias residual", {"K", 1024}, {"N", 8192}) \
+  PLAIN(linear, K1024_N8192_fp16, fp16, 128, "bias residual", {"K", 1024}, {"N", 8192}) \
   PLAIN(linear, K12288_N4096_bf16, bf16, 64, "bias residual", {"K", 12288}, {"N", 4096}) \
   PLAIN(linear, K12288_N4096_fp16, fp16, 64, "bias residual", {"K", 12288}, {"N", 4096}) \
   PLAIN(linear, K14336_N3584_bf16, bf16, 64, "bias residual", {"K", 14336}, {"N", 3584}) \
@@ -67,32 +67,32 @@
   PLAIN(linear, K15360_N3840_fp16, fp16, 64, "bias residual", {"K", 15360}, {"N", 3840}) \
   PLAIN(linear, K18944_N3584_bf16, bf16, 64, "bias residual", {"K", 18944}, {"N", 3584}) \
   PLAIN(linear, K18944_N3584_fp16, fp16, 64, "bias residual", {"K", 18944}, {"N", 3584}) \
-  PLAIN(linear, K2048_N2048_bf16, bf16, 64, "bias residual", {"K", 2048}, {"N", 2048}) \
-  PLAIN(linear, K2048_N2048_fp16, fp16, 64, "bias residual", {"K", 2048}, {"N", 2048}) \
-  PLAIN(linear, K2048_N8192_bf16, bf16, 64, "bias residual", {"K", 2048}, {"N", 8192}) \
-  PLAIN(linear, K2048_N8192_fp16, fp16, 64, "bias residual", {"K", 2048}, {"N", 8192}) \
+  PLAIN(linear, K2048_N2048_bf16, bf16, 128, "bias residual", {"K", 2048}, {"N", 2048}) \
+  PLAIN(linear, K2048_N2048_fp16, fp16, 128, "bias residual", {"K", 2048}, {"N", 2048}) \
+  PLAIN(linear, K2048_N8192_bf16, bf16, 128, "bias residual", {"K", 2048}, {"N", 8192}) \
+  PLAIN(linear, K2048_N8192_fp16, fp16, 128, "bias residual", {"K", 2048}, {"N", 8192}) \
   PLAIN(linear, K25600_N5120_bf16, bf16, 64, "bias residual", {"K", 25600}, {"N", 5120}) \
   PLAIN(linear, K25600_N5120_fp16, fp16, 64, "bias residual", {"K", 25600}, {"N", 5120}) \
   PLAIN(linear, K28672_N8192_bf16, bf16, 64, "bias residual", {"K", 28672}, {"N", 8192}) \
   PLAIN(linear, K28672_N8192_fp16, fp16, 64, "bias residual", {"K", 28672}, {"N", 8192}) \
-  PLAIN(linear, K3072_N3072_bf16, bf16, 64, "bias residual", {"K", 3072}, {"N", 3072}) \
-  PLAIN(linear, K3072_N3072_fp16, fp16, 64, "bias residual", {"K", 3072}, {"N", 3072}) \
-  PLAIN(linear, K3584_N3584_bf16, bf16, 64, "bias residual", {"K", 3584}, {"N", 3584}) \
-  PLAIN(linear, K3584_N3584_fp16, fp16, 64, "bias residual", {"K", 3584}, {"N", 3584}) \
-  PLAIN(linear, K3584_N8192_bf16, bf16, 64, "bias residual", {"K", 3584}, {"N", 8192}) \
-  PLAIN(linear, K3584_N8192_fp16, fp16, 64, "bias residual", {"K", 3584}, {"N", 8192}) \
-  PLAIN(linear, K4096_N3584_bf16, bf16, 64, "bias residual", {"K", 4096}, {"N", 3584}) \
-  PLAIN(linear, K4096_N3584_fp16, fp16, 64, "bias residual", {"K", 4096}, {"N", 3584}) \
-  PLAIN(linear, K4096_N3840_bf16, bf16, 64, "bias residual", {"K", 4096}, {"N", 3840}) \
-  PLAIN(linear, K4096_N3840_fp16, fp16, 64, "bias residual", {"K", 4096}, {"N", 3840}) \
-  PLAIN(linear, K4096_N4096_bf16, bf16, 64, "bias residual", {"K", 4096}, {"N", 4096}) \
-  PLAIN(linear, K4096_N4096_fp16, fp16, 64, "bias residual", {"K", 4096}, {"N", 4096}) \
-  PLAIN(linear, K7168_N8192_bf16, bf16, 64, "bias residual", {"K", 7168}, {"N", 8192}) \
-  PLAIN(linear, K7168_N8192_fp16, fp16, 64, "bias residual", {"K", 7168}, {"N", 8192}) \
-  PLAIN(linear, K8192_N2048_bf16, bf16, 64, "bias residual", {"K", 8192}, {"N", 2048}) \
-  PLAIN(linear, K8192_N2048_fp16, fp16, 64, "bias residual", {"K", 8192}, {"N", 2048}) \
-  PLAIN(linear, K8192_N3072_bf16, bf16, 64, "bias residual", {"K", 8192}, {"N", 3072}) \
-  PLAIN(linear, K8192_N3072_fp16, fp16, 64, "bias residual", {"K", 8192}, {"N", 3072}) \
+  PLAIN(linear, K3072_N3072_bf16, bf16, 128, "bias residual", {"K", 3072}, {"N", 3072}) \
+  PLAIN(linear, K3072_N3072_fp16, fp16, 128, "bias residual", {"K", 3072}, {"N", 3072}) \
+  PLAIN(linear, K3584_N3584_bf16, bf16, 128, "bias residual", {"K", 3584}, {"N", 3584}) \
+  PLAIN(linear, K3584_N3584_fp16, fp16, 128, "bias residual", {"K", 3584}, {"N", 3584}) \
+  PLAIN(linear, K3584_N8192_bf16, bf16, 128, "bias residual", {"K", 3584}, {"N", 8192}) \
+  PLAIN(linear, K3584_N8192_fp16, fp16, 128, "bias residual", {"K", 3584}, {"N", 8192}) \
+  PLAIN(linear, K4096_N3584_bf16, bf16, 128, "bias residual", {"K", 4096}, {"N", 3584}) \
+  PLAIN(linear, K4096_N3584_fp16, fp16, 128, "bias residual", {"K", 4096}, {"N", 3584}) \
+  PLAIN(linear, K4096_N3840_bf16, bf16, 128, "bias residual", {"K", 4096}, {"N", 3840}) \
+  PLAIN(linear, K4096_N3840_fp16, fp16, 128, "bias residual", {"K", 4096}, {"N", 3840}) \
+  PLAIN(linear, K4096_N4096_bf16, bf16, 128, "bias residual", {"K", 4096}, {"N", 4096}) \
+  PLAIN(linear, K4096_N4096_fp16, fp16, 128, "bias residual", {"K", 4096}, {"N", 4096}) \
+  PLAIN(linear, K7168_N8192_bf16, bf16, 128, "bias residual", {"K", 7168}, {"N", 8192}) \
+  PLAIN(linear, K7168_N8192_fp16, fp16, 128, "bias residual", {"K", 7168}, {"N", 8192}) \
+  PLAIN(linear, K8192_N2048_bf16, bf16, 128, "bias residual", {"K", 8192}, {"N", 2048}) \
+  PLAIN(linear, K8192_N2048_fp16, fp16, 128, "bias residual", {"K", 8192}, {"N", 2048}) \
+  PLAIN(linear, K8192_N3072_bf16, bf16, 128, "bias residual", {"K", 8192}, {"N", 3072}) \
+  PLAIN(linear, K8192_N3072_fp16, fp16, 128, "bias residual", {"K", 8192}, {"N", 3072}) \
   PLAIN(linear, K8192_N5120_bf16, bf16, 64, "bias residual", {"K", 8192}, {"N", 5120}) \
   PLAIN(linear, K8192_N5120_fp16, fp16, 64, "bias residual", {"K", 8192}, {"N", 5120}) \
   PLAIN(linear, K8192_N8192_bf16, bf16, 64, "bias residual", {"K", 8192}, {"N", 8192}) \
@@ -139,19 +139,19 @@
   PLAIN(rms_norm_add, K3584_fp16, fp16, 0, "weight_offset", {"K", 3584}) \
   PLAIN(rms_norm_add, K3840_bf16, bf16, 0, "weight_offset", {"K", 3840}) \
   PLAIN(rms_norm_add, K3840_fp16, fp16, 0, "weight_offset", {"K", 3840}) \
-  PLAIN(rms_norm_gated_mlp, K2048_N8192_bf16, bf16, 64, "", {"K", 2048}, {"N", 8192}) \
+  PLAIN(rms_norm_gated_mlp, K2048_N8192_bf16, bf16, 128, "", {"K", 2048}, {"N", 8192}) \
   PLAIN(rms_norm_gated_mlp, K2048_N8192_fp16, fp16, 64, "", {"K", 2048}, {"N", 8192}) \
-  PLAIN(rms_norm_gated_mlp, K3072_N8192_bf16, bf16, 64, "", {"K", 3072}, {"N", 8192}) \
+  PLAIN(rms_norm_gated_mlp, K3072_N8192_bf16, bf16, 128, "", {"K", 3072}, {"N", 8192}) \
   PLAIN(rms_norm_gated_mlp, K3072_N8192_fp16, fp16, 64, "", {"K", 3072}, {"N", 8192}) \
-  PLAIN(rms_norm_gated_mlp, K3584_N18944_bf16, bf16, 64, "", {"K", 3584}, {"N", 18944}) \
+  PLAIN(rms_norm_gated_mlp, K3584_N18944_bf16, bf16, 128, "", {"K", 3584}, {"N", 18944}) \
   PLAIN(rms_norm_gated_mlp, K3584_N18944_fp16, fp16, 64, "", {"K", 3584}, {"N", 18944}) \
-  PLAIN(rms_norm_gated_mlp, K4096_N12288_bf16, bf16, 64, "", {"K", 4096}, {"N", 12288}) \
+  PLAIN(rms_norm_gated_mlp, K4096_N12288_bf16, bf16, 128, "", {"K", 4096}, {"N", 12288}) \
   PLAIN(rms_norm_gated_mlp, K4096_N12288_fp16, fp16, 64, "", {"K", 4096}, {"N", 12288}) \
-  PLAIN(rms_norm_gated_mlp, K4096_N14336_bf16, bf16, 64, "", {"K", 4096}, {"N", 14336}) \
-  PLAIN(rms_norm_gated_mlp, K4096_N14336_fp16, fp16, 32, "", {"K", 4096}, {"N", 14336}) \
-  PLAIN(rms_norm_gated_mlp, K4096_N1792_bf16, bf16, 64, "", {"K", 4096}, {"N", 1792}) \
+  PLAIN(rms_norm_gated_mlp, K4096_N14336_bf16, bf16, 128, "", {"K", 4096}, {"N", 14336}) \
+  PLAIN(rms_norm_gated_mlp, K4096_N14336_fp16, fp16, 64, "", {"K", 4096}, {"N", 14336}) \
+  PLAIN(rms_norm_gated_mlp, K4096_N1792_bf16, bf16, 128, "", {"K", 4096}, {"N", 1792}) \
   PLAIN(rms_norm_gated_mlp, K4096_N1792_fp16, fp16, 64, "", {"K", 4096}, {"N", 1792}) \
-  PLAIN(rms_norm_gated_mlp, K4096_N3584_bf16, bf16, 64, "", {"K", 4096}, {"N", 3584}) \
+  PLAIN(rms_norm_gated_mlp, K4096_N3584_bf16, bf16, 128, "", {"K", 4096}, {"N", 3584}) \
   PLAIN(rms_norm_gated_mlp, K4096_N3584_fp16, fp16, 64, "", {"K", 4096}, {"N", 3584}) \
   PLAIN(rms_norm_gated_mlp, K5120_N25600_bf16, bf16, 64, "", {"K", 5120}, {"N", 25600}) \
   PLAIN(rms_norm_gated_mlp, K5120_N25600_fp16, fp16, 64, "", {"K", 5120}, {"N", 25600}) \
@@ -163,7 +163,7 @@
   PLAIN(rms_norm_gated_mlp, K8192_N7168_fp16, fp16, 64, "", {"K", 8192}, {"N", 7168}) \
   PLAIN(rms_norm_gated_mlp_residual, K4096_N14336_bf16, bf16, 16, "", {"K", 4096}, {"N", 14336}) \
   PLAIN(rms_norm_gated_mlp_residual, K4096_N14336_fp16, fp16, 16, "", {"K", 4096}, {"N", 14336}) \
-  PLAIN(rms_norm_geglu_mlp, K3584_N14336_bf16, bf16, 64, "", {"K", 3584}, {"N", 14336}) \
+  PLAIN(rms_norm_geglu_mlp, K3584_N14336_bf16, bf16, 128, "", {"K", 3584}, {"N", 14336}) \
   PLAIN(rms_norm_geglu_mlp, K3584_N14336_fp16, fp16, 64, "", {"K", 3584}, {"N", 14336}) \
   PLAIN(rms_norm_geglu_mlp, K3840_N15360_bf16, bf16, 64, "", {"K", 3840}, {"N", 15360}) \
   PLAIN(rms_norm_geglu_mlp, K3840_N15360_fp16, fp16, 64, "", {"K", 3840}, {"N", 15360}) \
@@ -181,7 +181,7 @@
   PLAIN(rms_norm_linear, K4096_N128256_fp16, fp16, 64, "", {"K", 4096}, {"N", 128256}) \
   PLAIN(rms_norm_linear, K4096_N151936_bf16, bf16, 64, "", {"K", 4096}, {"N", 151936}) \
   PLAIN(rms_norm_linear, K4096_N151936_fp16, fp16, 64, "", {"K", 4096}, {"N", 151936}) \
-  PLAIN(rms_norm_linear, K4096_N1536_bf16, bf16, 64, "", {"K", 4096}, {"N", 1536}) \
+  PLAIN(rms_norm_linear, K4096_N1536_bf16, bf16, 128, "", {"K", 4096}, {"N", 1536}) \
   PLAIN(rms_norm_linear, K4096_N1536_fp16, fp16, 64, "", {"K", 4096}, {"N", 1536}) \
   PLAIN(rms_norm_linear, K4096_N16032_bf16, bf16, 64, "", {"K", 4096}, {"N", 16032}) \
   PLAIN(rms_norm_linear, K4096_N16032_fp16, fp16, 64, "", {"K", 4096}, {"N", 16032}) \
@@ -191,11 +191,11 @@
   PLAIN(rms_norm_linear, K4096_N32064_fp16, fp16, 64, "", {"K", 4096}, {"N", 32064}) \
   PLAIN(rms_norm_linear, K4096_N32768_bf16, bf16, 64, "", {"K", 4096}, {"N", 32768}) \
   PLAIN(rms_norm_linear, K4096_N32768_fp16, fp16, 64, "", {"K", 4096}, {"N", 32768}) \
-  PLAIN(rms_norm_linear, K4096_N4096_bf16, bf16, 64, "", {"K", 4096}, {"N", 4096}) \
+  PLAIN(rms_norm_linear, K4096_N4096_bf16, bf16, 128, "", {"K", 4096}, {"N", 4096}) \
   PLAIN(rms_norm_linear, K4096_N4096_fp16, fp16, 64, "", {"K", 4096}, {"N", 4096}) \
   PLAIN(rms_norm_linear, K4096_N6144_bf16, bf16, 64, "", {"K", 4096}, {"N", 6144}) \
   PLAIN(rms_norm_linear, K4096_N6144_fp16, fp16, 64, "", {"K", 4096}, {"N", 6144}) \
-  PLAIN(rms_norm_linear, K4096_N768_bf16, bf16, 64, "", {"K", 4096}, {"N", 768}) \
+  PLAIN(rms_norm_linear, K4096_N768_bf16, bf16, 128, "", {"K", 4096}, {"N", 768}) \
   PLAIN(rms_norm_linear, K4096_N768_fp16, fp16, 64, "", {"K", 4096}, {"N", 768}) \
   PLAIN(rms_norm_linear, K5120_N10240_bf16, bf16, 64, "", {"K", 5120}, {"N", 10240}) \
   PLAIN(rms_norm_linear, K5120_N10240_fp16, fp16, 64, "", {"K", 5120}, {"N", 10240}) \
@@ -209,7 +209,7 @@
   PLAIN(rms_norm_linear, K8192_N128256_fp16, fp16, 64, "", {"K", 8192}, {"N", 128256}) \
   PLAIN(rms_norm_linear, K8192_N16032_bf16, bf16, 64, "", {"K", 8192}, {"N", 16032}) \
   PLAIN(rms_norm_linear, K8192_N16032_fp16, fp16, 64, "", {"K", 8192}, {"N", 16032}) \
-  PLAIN(rms_norm_linear, K8192_N2560_bf16, bf16, 64, "", {"K", 8192}, {"N", 2560}) \
+  PLAIN(rms_norm_linear, K8192_N2560_bf16, bf16, 128, "", {"K", 8192}, {"N", 2560}) \
   PLAIN(rms_norm_linear, K8192_N2560_fp16, fp16, 64, "", {"K", 8192}, {"N", 2560}) \
   PLAIN(rms_norm_linear, K8192_N32064_bf16, bf16, 64, "", {"K", 8192}, {"N", 32064}) \
   PLAIN(rms_norm_linear, K8192_N32064_fp16, fp16, 64, "", {"K", 8192}, {"N", 32064}) \

@@ -13,13 +13,15 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import load_record
-from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.choose import Wanted, by_size, programs_of, variants
+from mirage_kernels.generator.schedules.choose import candidates as candidates_of_bucket
 from mirage_kernels.generator.schedules.cluster_split_k import (
     ClusterSplitK,
     SplitBlock,
     candidates,
     split,
 )
+from mirage_kernels.generator.schedules.loop import BUCKETS, MANY_TOKENS
 from mirage_kernels.generator.schedules.register_operand import (
     MOST_FINISHED,
     RegisterBlock,
@@ -30,6 +32,8 @@ from mirage_kernels.generator.schedules.register_operand import (
     in_pairs,
     product_rows,
 )
+from mirage_kernels.generator.schedules.register_operand import candidates as every_candidate
+from mirage_kernels.generator.schedules.register_operand.block import TAKEN_REGISTERS
 from mirage_kernels.generator.target import target
 
 
@@ -278,3 +282,72 @@ def test_short_steps_have_two_warpgroups_and_slow_ones_barriers_of_their_own() -
     assert groups(block.sized(112, 32)) == (1, 2)
     assert groups(block.sized(32, 32)) == (2, 1)
     assert groups(changed(block, mapped=1).sized(32, 64)) == (2, 1)
+
+
+# -- clusters of four, and more than 64 tokens -----------------------------------------------------
+
+DOWN, NORMED = "linear/K14336_N4096_bf16", "rms_norm_gated_mlp/K4096_N14336_bf16"
+
+
+def of_many(name: str, tokens: int) -> list[RegisterOperand]:
+    """Return the knobs to try for a bucket."""
+    return [*every_candidate(recorded(name), tokens, ON)]
+
+
+@pytest.mark.parametrize("tokens", [16, 32, 64, 128])
+def test_a_cluster_of_four_finishes_some_tokens_of_any_rows(tokens: int) -> None:
+    block = RegisterBlock.of(recorded(DOWN))
+    made = [knobs for knobs in of_many(DOWN, tokens) if knobs.blocks == 4]
+    assert {144, 160} <= {knobs.rows for knobs in made}  # that pairs cannot halve for each warp
+    for knobs in made:
+        assert knobs.finished_rows == knobs.rows
+        assert knobs.stages % knobs.turns == 0
+        assert block.shared_bytes(knobs) <= ON.shared_bytes
+        sums = knobs.rows * 64 * 4 * knobs.groups  # of fp32: a quarter from each block
+        assert block.incoming_bytes(knobs) == sums
+
+
+def test_a_warp_finishes_an_even_share_of_what_a_cluster_of_four_has() -> None:
+    sizes = [(64, 1), (64, 2), (128, 2)]
+    made = [RegisterOperand(tokens, 144, 2, groups, 4) for tokens, groups in sizes]
+    assert [knobs.turns for knobs in made] == [1, 2, 1]
+    assert [knobs.finished_blocks for knobs in made] == [5, 3, 5]  # of 18 blocks of rows
+
+
+@pytest.mark.parametrize("name", [DOWN, NORMED])
+def test_more_than_64_tokens_have_a_warpgroup_each_64_and_a_ring_of_all_shared_memory(
+    name: str,
+) -> None:
+    block, made = RegisterBlock.of(recorded(name)), of_many(name, MANY_TOKENS)
+    assert made
+    for knobs in made:
+        assert (knobs.groups, knobs.turns) == (2, 1)
+        assert block.registers(knobs) <= TAKEN_REGISTERS
+        assert knobs.barriers <= knobs.tma_tiles
+    deepest_ring = max(made, key=block.ring_bytes)
+    one_more = replace(deepest_ring, stages=deepest_ring.stages + 1)
+    assert block.shared_bytes(one_more) > ON.shared_bytes
+
+
+def test_one_tile_a_step_is_tried_where_rings_take_all_shared_memory() -> None:
+    for tokens, blocks in ((64, 1), (64, 4), (128, 1)):
+        made = {knobs.tma_tiles for knobs in of_many(DOWN, tokens) if knobs.blocks == blocks}
+        assert made == ({2} if (tokens, blocks) == (64, 1) else {1, 2})
+
+
+@pytest.mark.parametrize("name", LORA)
+def test_totals_of_inner_rows_are_of_64_tokens_at_most(name: str) -> None:
+    assert of_many(name, 64)
+    assert not of_many(name, MANY_TOKENS)
+
+
+def test_many_tokens_have_a_bucket_where_asked_for() -> None:
+    made = recorded(NORMED)
+    assert [*by_size(made, ON)] == [*BUCKETS]
+    asked = by_size(made, ON, many=True)
+    assert [*asked] == [*BUCKETS, MANY_TOKENS]
+    assert [v.bucket for v in asked.values()] == [*BUCKETS, 0]
+    assert asked[MANY_TOKENS].schedule == "register_operand"
+    found = candidates_of_bucket((made,), MANY_TOKENS, ON, Wanted(4))
+    assert {c.knobs.schedule for c in found} == {"register_operand"}
+    assert [*by_size(recorded(LORA[0]), ON, many=True)] == [*BUCKETS]

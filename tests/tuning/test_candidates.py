@@ -130,10 +130,12 @@ PLANS = {
         "cluster_split_k",
         "register_operand",
         "register_operand in pairs",
+        "register_operand in clusters of 4",
     },
     "rms_norm_gated_mlp/K4096_N14336": {"sliced_k", "cluster_split_k"},
     "layer_norm_linear/K4096_N4096": {
         *("sliced_k", "register_operand, prologue", "register_operand in pairs, prologue"),
+        "register_operand in clusters of 4, prologue",
     },
     "lora_linear/K4096_N4096_R64": {
         "register_operand",

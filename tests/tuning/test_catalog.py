@@ -21,7 +21,7 @@ from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import files_of, plan_of, table_of
 from mirage_kernels.generator.schedules import RANKED
-from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.choose import by_size, programs_of, untuned, variants
 from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.register_operand import RegisterOperand
 from mirage_kernels.generator.schedules.row_wise import COMPARED_AT, RowWise
@@ -131,6 +131,12 @@ def test_a_kernel_is_found_by_architecture_and_shape_and_perhaps_of_the_other_ty
     assert tuned_kernel("sm_90a", ROWS_KEY, path=path) == of_rows()
     whole = tuned_kernel("sm_90a", brain, path=path, of_any_type=True)
     assert whole == replace(part, buckets=of_rows().buckets)
+    more = replace(tuned(), buckets=(*tuned().buckets, bucket_of(128, KNOBS)), max_tokens=128)
+    brain = replace(KEY, dtype="bf16")
+    write_catalog(path, Catalog((section(more, replace(tuned(brain), max_tokens=64)),)))
+    known = tuned_kernel("sm_90a", brain, path=path, of_any_type=True)
+    assert known is not None
+    assert ([b.size for b in known.buckets], known.max_tokens) == ([KNOBS.tokens, 128], 128)
 
 
 # -- variants --------------------------------------------------------------------------------------
@@ -153,9 +159,26 @@ def test_a_kernel_that_holds_fewer_buckets_has_variants_for_those(
 ) -> None:
     first, second = variants(program[0], ON)[:2]
     few = {8: first, 16: replace(second, bucket=0)}
-    monkeypatch.setattr(variants_module, "by_size", lambda *_: few)
+    monkeypatch.setattr(variants_module, "by_size", lambda *_, **__: few)
     chosen = chosen_variants(program, ON, tuned())
     assert [(v.bucket, v.knobs) for v in chosen] == [(8, first.knobs), (0, KNOBS)]
+
+
+@pytest.mark.parametrize("most", [64, 96, 128])
+def test_many_tokens_have_a_variant_where_a_kernel_serves_them(most: int) -> None:
+    programs, rule = of_kernel("gated_mlp/K4096_N4096")
+    many = by_size(programs[0], ON, many=True)[128].knobs
+    made = replace(measured({64: rule[-1], 128: many}, rule[-1], many), max_tokens=most)
+    found = chosen_variants(programs, ON, made)
+    assert [v.bucket for v in found] == [8, 16, 32, *([64] if most > 64 else []), 0]
+    assert found[-1].knobs == (many if most > 64 else rule[-1])
+
+
+def test_buckets_never_measured_have_what_a_kernel_never_tuned_has() -> None:
+    programs, rule = of_kernel("rms_norm_linear/K8192_N1280")
+    found = chosen_variants(programs, ON, measured({8: replace(rule[0], stages=4)}, rule[0]))
+    assert [v.knobs for v in found[1:]] == [v.knobs for v in untuned(programs[0], ON)[1:]]
+    assert found[0].knobs == replace(rule[0], stages=4)
 
 
 def test_measured_knobs_that_no_longer_fit_are_an_error(program: Programs) -> None:
@@ -208,7 +231,8 @@ def test_all_variants_follow_a_choice_without_producer_blocks() -> None:
     programs, rule = of_kernel("lora_linear/K4096_N4096_R64")
     own = without_producers(rule[0])
     chosen = chosen_variants(programs, ON, measured({8: own}, rule[0]))
-    assert [v.knobs for v in chosen] == [own, *(v.knobs for v in variants(programs[1], ON)[1:])]
+    others = untuned(programs[1], ON)[1:]  # buckets never measured
+    assert [v.knobs for v in chosen] == [own, *(v.knobs for v in others)]
     assert not any(producers_of(v.knobs) for v in chosen)
 
 

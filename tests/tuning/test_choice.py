@@ -155,6 +155,16 @@ def test_what_the_library_runs_counts_for_more_than_pytorch_eager(
     assert most_tokens(rows, [Beyond(128, 10, 20, library_us)], any_number=False) == most
 
 
+@pytest.mark.parametrize(
+    ("fewer", "many", "most"), [(10, 10, 128), (10.1, 9, 64), (9, 10.1, 96), (None, 9, 64)]
+)
+def test_many_tokens_are_served_where_nothing_is_slower(
+    fewer: float | None, many: float, most: int
+) -> None:
+    rows = [bucket(64, 10.3, 10), bucket(128, many, 10)]
+    assert most_tokens(rows, [Beyond(96, fewer, 10)], any_number=False) == most
+
+
 def test_what_is_measured_at_numbers_that_stand_for_all_serves_all() -> None:
     rows, beyond = [bucket(64, 9, 10)], [Beyond(8, 9, 10), Beyond(4096, 9, 10)]
     assert most_tokens(rows, beyond, any_number=True) == 0

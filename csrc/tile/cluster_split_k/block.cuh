@@ -48,6 +48,7 @@ struct ClusterSplitKBlock {
   static constexpr int kTransformWarps = Plan::kTransforms ? kGroupWarps : 0;
   static constexpr int kProducerWarp = kProductWarps + kTransformWarps;  // its warp
   static constexpr int kWorkers = kProducerWarp * kWarpLanes, kThreads = kWorkers + kWarpLanes;
+  static constexpr int kCopyWarps = 1;
 
   static constexpr int kRowBytes = kRows * kTmaRowBytes, kTokenBytes = kTokens * kTmaRowBytes;
   static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a tile of all weights
@@ -104,6 +105,7 @@ struct ClusterSplitKBlock {
   __device__ int product_group() const { return warp / kGroupWarps; }
   __device__ int own_row() const { return product_group() / kTurns * kOwnRows; }
   __device__ bool is_producer() const { return warp == kProducerWarp; }
+  __device__ static bool copies() { return lane() == 0; }  // of the producer's lanes
   __device__ bool transforms() const { return Plan::kTransforms && warp >= kProductWarps; }
   // Whether a thread finishes any element, of so many tokens that are left. Asked once, before sums
   // are added: without branches in between all loads are issued first (10.84 us against 10.93).

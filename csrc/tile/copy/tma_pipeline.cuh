@@ -94,10 +94,16 @@ __device__ int missing_bytes(const Block& block) {
   return Block::kTmaTiles * (Block::kTokens - block.token_lines) * kTmaRowBytes;
 }
 
+// Three warpgroups begin with 168 registers a thread: one that only copies leaves most of its own
+// to the two that multiply. By all threads of a warpgroup.
+__device__ inline void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
+__device__ inline void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
+
 // The steps after the first kStages: each waits until the consumers have released its stage.
 template <class Block, class Copy>
 __device__ void copy_rest(const Block& block, bool runs, Copy copy) {
   __syncwarp();
+  if (Block::kCopyWarps > 1) give_registers();
   Block::start_together();
   Block::wait_for_cluster();
   PipelineState<Block::kStages> place;
@@ -118,7 +124,7 @@ __device__ void copy_steps(const Block& block, bool early, FindWeights prefetch_
   constexpr int kTmaTiles = Block::kTmaTiles, kAtOnce = Block::kTmaTilesAtOnce;
   constexpr int kFirst = Block::kStages < Block::kSteps ? Block::kStages : Block::kSteps;
   constexpr int kAhead = early_steps(kTmaTiles * Block::kWeightBytes, kFirst);
-  const bool runs = lane() == 0;
+  const bool runs = Block::copies();
   const int bytes = Block::kStageBytes - missing_bytes(block);
   const auto k = [&](int step, int tma) { return block.step_k(step) + tma * kTmaDepth; };
   const auto weights = [&](int step, int stage, int first) {  // of one barrier's tiles
@@ -160,7 +166,7 @@ __device__ void copy_when_ready(const Block& block, CopyWeights copy_weights,
                                 CopyTokens copy_tokens) {
   static_assert(Block::kBarriers == 1, "a step has one");
   const int missing = missing_bytes(block);
-  const bool runs = lane() == 0;
+  const bool runs = Block::copies();
   const auto copy = [&](int step, int stage) {
     expect(block.full(stage), Block::kStageBytes - missing);
     for (int b = 0; b < Block::kTmaTiles; ++b) {

@@ -36,12 +36,19 @@ struct ReduceScatter {
   static constexpr int kSendingWarps = (kLines + kRowTile - 1) / kRowTile;  // of all tiles
   static constexpr int kSentBytes = kIncomingBytes / (kTiles * kGroupWarps) * kSendingWarps;
   static_assert(kSendingWarps <= kTiles * kGroupWarps);
+  __device__ static int sent_bytes(int) { return kSentBytes; }
 
   __device__ static bool sends(int tile) {
     return tile * kGroupRows + warp_index() % kGroupWarps * kRowTile < kLines;
   }
   __device__ static int group() { return warp_index() / kGroupWarps; }
   __device__ static int turn() { return group() % kTurns; }
+  // Of what a warp finishes: its groups of eight lines of the N side, and lines of the M side.
+  __device__ static int first_vector() { return (kGroups > kTurns ? turn() : group()) * kOwn; }
+  __device__ static int first_line(int) {
+    const int first = kGroups > kTurns ? group() / kTurns * kGroupRows : 0;
+    return first + warp_index() % kGroupWarps * kRowTile;
+  }
   // Where partial sums of one turn for another lie: sent by the other block, or stored in this one.
   __device__ static const float4* incoming(const char* area, int from, int to) {
     const int column = group() / kTurns;

@@ -3,17 +3,18 @@
 // With tokens on the M side, weights are multiplied as they lie in shared memory, and each byte is
 // read from there once. (With weights on the M side they fill tiles of 64 rows, and every tile
 // reads the tokens again: 20.3 us against 18.9, gated MLP 4096 -> 2 x 4096 at 64 tokens.) One
-// producer warp copies TMA tiles. The consumer warpgroups alternate between steps, each with all
-// rows and tokens; after the loop each finishes some of the rows (reduce.cuh).
+// producer warp copies TMA tiles. A warpgroup has all rows and 64 tokens. Two with the same tokens
+// alternate between steps; after the loop each finishes some of the rows (reduce.cuh).
 //
-// A block has all of the depth, or the two blocks of a cluster share rows and split the depth: then
-// each reads half as much of the tokens from L2.
+// A block has all of the depth, or the two or four blocks of a cluster share rows and split the
+// depth: then each reads as much less of the tokens from L2.
 //
 // The loop computes functions of tokens (squares for a norm, scaled tokens) in these registers; [K]
 // vectors lie whole beside the pipeline.
 #pragma once
 
 #include "tile/cluster_split_k/block.cuh"
+#include "tile/reduce/scatter_tokens.cuh"
 
 MIRAGE_SCHEDULE(RegisterOperand)
 MIRAGE_KNOB(Barriers)
@@ -25,33 +26,44 @@ constexpr int kLargestWgmmaN = 112;  // the largest instruction of mma/wgmma.cuh
 MIRAGE_DEFAULT(Vectors, 0)
 MIRAGE_DEFAULT(TokenSums, 0)
 MIRAGE_DEFAULT(Barriers, 1)
+MIRAGE_DEFAULT(TmaTiles, 2)
 
 // `Plan` has the constants of a block: Element, kRows, kTokens, kStages, kGroups (one or two
-// warpgroups), kBlocks (one or two that split the depth), kDepth, kRowTensors (weights that the
-// loop reads), kProducts (accumulators), kInner (rows of a weight that the grid does not cut),
-// kExtraBytes (shared memory beside the pipeline). Where the loop computes with tokens: kVectors
-// ([K] inputs) and kTokenSums (per-token sums). Optionally kBarriers (of a stage: with two, each
-// TMA tile has its own and is multiplied as soon as it arrives).
+// warpgroups: one for each 64 tokens, or two in turns), kBlocks (one, two or four that split the
+// depth), kDepth, kRowTensors (weights that the loop reads), kProducts (accumulators), kInner (rows
+// of a weight that the grid does not cut), kExtraBytes (shared memory beside the pipeline). Where
+// the loop computes with tokens: kVectors ([K] inputs) and kTokenSums (per-token sums). Optionally
+// kTmaTiles (of a step, two or one), kBarriers (of a stage: with two, each TMA tile has its own and
+// is multiplied as soon as it arrives).
 template <class Plan>
 struct RegisterOperandBlock {
   using T = typename Plan::Element;
   static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
-  static constexpr int kGroups = Plan::kGroups, kTmaTiles = 2;  // of a step
+  static constexpr int kGroups = Plan::kGroups;
+  static constexpr int kTokenGroups = (kTokens + kGroupRows - 1) / kGroupRows;
+  static constexpr int kTmaTiles = kTmaTilesOf<Plan>;    // of a step
+  static constexpr int kTurns = kGroups / kTokenGroups;  // warpgroups that alternate
   static constexpr int kBarriers = kBarriersOf<Plan>;
   static constexpr int kTmaTilesAtOnce = kTmaTiles / kBarriers;  // of one barrier
   static constexpr int kVectors = kVectorsOf<Plan>;
   static constexpr int kTokenSums = kTokenSumsOf<Plan>;
-  static constexpr int kBlocks = Plan::kBlocks,
-                       kOwnRows = kRows / kBlocks;  // that a block finishes
+  static constexpr int kBlocks = Plan::kBlocks;
+  static constexpr bool kByTokens = kBlocks > 2;  // a block finishes tokens of all rows
+  static constexpr int kOwnRows = kByTokens ? 0 : kRows / kBlocks;  // else some rows of all tokens
   static constexpr int kPart = Plan::kDepth / kBlocks, kStepDepth = kTmaTiles * kTmaDepth;
   static constexpr int kSteps = kPart / kStepDepth;
-  static_assert(Plan::kDepth % (kBlocks * kGroups * kStepDepth) == 0, "whole turns");
-  static_assert(kStages % kGroups == 0, "a stage is always the same warpgroup's");
-  static_assert(kGroups <= 2 && kRows % (kBlocks * kGroups * kLineTile) == 0);
-  static_assert(kTokens % kRowTile == 0 && kTokens <= kGroupRows);
+  static_assert(Plan::kDepth % (kBlocks * kTurns * kStepDepth) == 0, "whole turns");
+  static_assert(kStages % kTurns == 0, "a stage is always the same warpgroup's");
+  static_assert(kGroups <= 2 && kGroups % kTokenGroups == 0);
+  static_assert(kByTokens || kRows % (kBlocks * kTurns * kLineTile) == 0);
+  static_assert(kTokens % (kTokenGroups > 1 ? kGroupRows : kRowTile) == 0);
+  static_assert(kTokenGroups == 1 || Plan::kInner == 0, "totals of inner rows are of 64 tokens");
 
   static constexpr int kWarps = kGroups * kGroupWarps;
-  static constexpr int kWorkers = kWarps * kWarpLanes, kThreads = kWorkers + kWarpLanes;
+  // A warp copies. Two warpgroups with many sums take registers of a third, of which it is one.
+  static constexpr int kCopyWarps = kTokenGroups > 1 ? kGroupWarps : 1;
+  static constexpr int kWorkers = kWarps * kWarpLanes;
+  static constexpr int kThreads = kWorkers + kCopyWarps * kWarpLanes;
   static constexpr int kRowBytes = kRows * kTmaRowBytes, kTokenBytes = kTokens * kTmaRowBytes;
   static constexpr int kInnerBytes = Plan::kInner * kTmaRowBytes;
   static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a tile of all weights
@@ -59,16 +71,16 @@ struct RegisterOperandBlock {
   static constexpr int kTmaBytes = kTokensAt + kTokenBytes;
   static constexpr int kStageBytes = kTmaTiles * kTmaBytes, kPipelineBytes = kStages * kStageBytes;
   // Partial sums from the other block arrive beside the pipeline, which this block may still read.
-  using Sums = ReduceScatter<kBlocks, kGroups, kGroups, 1, kRows / kLineTile, kTokens>;
+  using Sums = std::conditional_t<
+      kByTokens, ScatterTokens<kBlocks, kGroups, kTurns, kRows / kLineTile, kTokens>,
+      ReduceScatter<kBlocks, kGroups, kTurns, 1, kRows / kLineTile, kTokens / kTokenGroups>>;
   static constexpr int kSumsAt = kPipelineBytes + Plan::kExtraBytes;
   static constexpr int kVectorsAt = kSumsAt + Plan::kProducts * Sums::kIncomingBytes;
   static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
   static constexpr int kTokenSumsAt = kVectorsAt + kVectors * kVectorBytes;
-  static constexpr int kParts = kBlocks * kGroups;  // of a token's sum
+  static constexpr int kParts = kBlocks * kTurns;  // of a token's sum
   static constexpr int kTokenSumBytes = kTokens * static_cast<int>(sizeof(float));  // of a part
   static constexpr int kBarriersAt = kTokenSumsAt + kTokenSums * kParts * kTokenSumBytes;
-  static constexpr int kIncomingBytes =
-      Plan::kProducts * Sums::kSentBytes + kTokenSums * kGroups * kTokenSumBytes;
   static constexpr int kUsedBytes =
       kBarriersAt + ((kBarriers + 1) * kStages + 2) * static_cast<int>(sizeof(Mbarrier));
   static constexpr int kBytes = kUsedBytes > kExclusiveBytes ? kUsedBytes : kExclusiveBytes;
@@ -89,9 +101,22 @@ struct RegisterOperandBlock {
     return reinterpret_cast<float*>(shared + kTokenSumsAt + i * kParts * kTokenSumBytes);
   }
   __device__ static int rank() { return kBlocks > 1 ? cluster_rank() : 0; }
-  __device__ bool is_producer() const { return warp_index() == kWarps; }
+  __device__ static int incoming_bytes() {
+    return Plan::kProducts * Sums::sent_bytes(rank()) +
+           kTokenSums * (kBlocks - 1) * kTurns * kTokenSumBytes;
+  }
+  __device__ bool is_producer() const {
+    return kCopyWarps > 1 ? warp_index() >= kWarps : warp_index() == kWarps;
+  }
+  __device__ static bool copies() {  // of the producer's lanes
+    return lane() == 0 && (kCopyWarps == 1 || warp_index() == kWarps);
+  }
   __device__ static int group() { return warp_index() / kGroupWarps; }
-  __device__ static int first_token() { return warp_index() % kGroupWarps * kRowTile; }
+  __device__ static int turn() { return kTokenGroups > 1 ? group() % kTurns : group(); }
+  __device__ static int first_token() {
+    const int first = kTokenGroups > 1 ? group() / kTurns * kGroupRows : 0;
+    return first + warp_index() % kGroupWarps * kRowTile;
+  }
 
   __device__ StageTile<RegisterOperandBlock> buffer(int stage, int tma) const {
     return {shared + stage * kStageBytes + tma * kTmaBytes, full(stage, tma)};
@@ -113,15 +138,15 @@ struct RegisterOperandBlock {
   // Initialises the barriers. The producer initialises its own and starts before the others are
   // there.
   __device__ void begin() const {
-    if (is_producer() && lane() == 0) {
+    if (is_producer() && copies()) {
       for (int i = 0; i < kBarriers * kStages; ++i) init(barrier(i), 1);
       if (kVectors > 0) init(vectors_full(), kVectors);
       fence_init();
     } else if (threadIdx.x == 0) {
-      for (int s = 0; s < kStages; ++s) init(empty(s), kGroupWarps);
+      for (int s = 0; s < kStages; ++s) init(empty(s), kGroupWarps * kTokenGroups);
       if (kBlocks > 1) init(reduced());
       fence_init();
-      if (kBlocks > 1) expect(reduced(), kIncomingBytes);
+      if (kBlocks > 1) expect(reduced(), incoming_bytes());
     }
     __syncwarp();
     if (kBlocks > 1) arrive_cluster();
@@ -256,12 +281,13 @@ __device__ void contract(SwappedAccum<kRows>& accum, SharedColumns<Block> column
 // The consumers' loop: body(step) for all steps, which the warpgroups take in turns.
 template <class Block, class Body>
 __device__ void multiply_register_operand(Block block, Body body) {
+  if (Block::kCopyWarps > 1) take_registers();
   grid_dependency_wait();
   Block::wait_for_cluster();
   if (Block::kVectors > 0) wait(block.vectors_full(), 0);
-  PipelineState<Block::kStages> place{Block::group()};
+  PipelineState<Block::kStages> place{Block::turn()};
 #pragma unroll 1
-  for (int step = Block::group(); step < Block::kSteps; step += Block::kGroups) {
+  for (int step = Block::turn(); step < Block::kSteps; step += Block::kTurns) {
 #pragma unroll
     for (int tma = 0; tma < Block::kTmaTiles; tma += Block::kTmaTilesAtOnce) {
       wait(block.full(place.stage, tma), place.parity);
@@ -270,7 +296,7 @@ __device__ void multiply_register_operand(Block block, Body body) {
     }
     end_products();
     release_stage(block, place.stage);
-    place.advance(Block::kGroups);
+    place.advance(Block::kTurns);
   }
 }
 

@@ -1,4 +1,4 @@
-// Reductions of register-operand blocks: across warpgroups, and across the two blocks of a cluster.
+// Reductions of register-operand blocks: across warpgroups, and across the blocks of a cluster.
 #pragma once
 
 #include "tile/register_operand/block.cuh"
@@ -43,9 +43,14 @@ template <class Block, int kRows>
 __device__ Own<typename Block::Sums> store_partials(Block block, char* area, int product,
                                                     const SwappedAccum<kRows>& accum) {
   using Sums = typename Block::Sums;
-  using AllSums = const float (&)[1][Sums::kVectors16][4];
-  return scatter<Sums>(reinterpret_cast<AllSums>(accum.at), sums_at(block, area, product),
-                       Block::rank(), block.reduced());
+  const ReduceBuffers buffers = sums_at(block, area, product);
+  if constexpr (Block::kByTokens) {
+    return scatter(Sums{}, accum.at, buffers, Block::rank(), block.reduced());
+  } else {
+    using AllSums = const float (&)[1][Sums::kVectors16][4];
+    return scatter<Sums>(reinterpret_cast<AllSums>(accum.at), buffers, Block::rank(),
+                         block.reduced());
+  }
 }
 
 // Stores all partial sums in shared memory, for a stage that reads the totals of all tokens.
@@ -70,7 +75,7 @@ __device__ AccumPartials<kRows, Block::kTokens, Block::kGroups> meet_whole(
   return {reinterpret_cast<const float*>(area)};
 }
 
-// Stores per-token sums of a warp in both blocks; the four lanes of a line add up first.
+// Stores per-token sums of a warp in all blocks; the four lanes of a line add up first.
 template <class Block>
 __device__ TokenParts<Block::kParts, Block::kTokens> store_partials(
     Block block, int i, const Partial<Dims::kTokensDepth, kRowTile>& partial) {
@@ -82,12 +87,13 @@ __device__ TokenParts<Block::kParts, Block::kTokens> store_partials(
     sum += __shfl_xor_sync(~0u, sum, 2);
     const int token = Block::first_token() + line * kLineTile + lane_line();
     if (lane_quarter() != 0 || token >= Block::kTokens) continue;
-    const int part = Block::rank() * Block::kGroups + Block::group();
+    const int part = Block::rank() * Block::kTurns + Block::turn();
     float* const at = sums + part * Block::kTokens + token;
     *at = sum;
-    const int other = 1 - Block::rank();
-    if (Block::kBlocks > 1)
+    unrolled<Block::kBlocks - 1>([&](int i) {
+      const int other = (Block::rank() + 1 + i) % Block::kBlocks;
       store_dsmem(map_to_block(at, other), sum, map_to_block(&block.reduced(), other));
+    });
   }
   return {sums};
 }
@@ -95,8 +101,14 @@ __device__ TokenParts<Block::kParts, Block::kTokens> store_partials(
 // After a barrier: adds the partial sums that others have stored.
 template <class Block>
 __device__ void add_partials(Block block, char* area, int product, Own<typename Block::Sums>& own) {
+  using Sums = typename Block::Sums;
   if (Block::kBlocks > 1) wait_for_dsmem_stores(block.reduced(), 0);
-  add_scattered<typename Block::Sums>(own, sums_at(block, area, product));
+  const ReduceBuffers buffers = sums_at(block, area, product);
+  if constexpr (Block::kByTokens) {
+    add_scattered(Sums{}, own, buffers);
+  } else {
+    add_scattered<Sums>(own, buffers);
+  }
 }
 
 // body(element) for all elements that this thread finishes; then stores the values that body passed
@@ -104,10 +116,12 @@ __device__ void add_partials(Block block, char* area, int product, Own<typename 
 template <class Block, class T, class Body>
 __device__ void for_each_owned_row(Block, char* staging, OutputTile tile, T* out, Body body) {
   using Staging = RegisterOperandStaging<Block>;
+  using Sums = typename Block::Sums;
   constexpr int kVectors16 = Staging::kVectors16, kLanes = Staging::kLanes;
-  if (Block::first_token() >= Block::kTokens) return;
+  const int own_line = Sums::first_line(Block::rank());
+  if (own_line >= Block::kTokens) return;
   const int rows = tile.rows - tile.first_row, tokens = tile.tokens - tile.first_token;
-  const int first_row = Block::group() * kVectors16 * kLineTile;
+  const int first_row = Sums::first_vector() * kLineTile;
   char* const lines = staging + warp_index() * Staging::kWarpBytes;
   const auto place = [&](int line, int vec) {
     return lines + line * Staging::kLineBytes + vec * kVec16Bytes;
@@ -116,7 +130,7 @@ __device__ void for_each_owned_row(Block, char* staging, OutputTile tile, T* out
   float results[kVectors16][4];
   unrolled<kVectors16, 4>([&](int m, int i) {
     const int row = first_row + m * kLineTile + lane_quarter() * 2 + i % 2;
-    const int token = Block::first_token() + lane_line() + i / 2 * kLineTile;
+    const int token = own_line + lane_line() + i / 2 * kLineTile;
     body(OwnedElement{{min(row, rows - 1), min(token, tokens - 1)}, 0, m, i, &results[m][i]});
   });
   unrolled<kVectors16>(
@@ -124,9 +138,10 @@ __device__ void for_each_owned_row(Block, char* staging, OutputTile tile, T* out
   __syncwarp();
   const int vec = lane() % kLanes;
   if (vec >= kVectors16) return;
+  if (Block::kByTokens && first_row + vec * kLineTile >= Block::kRows) return;
 #pragma unroll
   for (int line = lane() / kLanes; line < kRowTile; line += kWarpLanes / kLanes) {
-    const Element e{first_row + vec * kLineTile, Block::first_token() + line};
+    const Element e{first_row + vec * kLineTile, own_line + line};
     if (e.token < tokens) store_16_bytes(out, tile, e, place(line, vec));
   }
 }

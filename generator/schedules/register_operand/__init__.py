@@ -32,7 +32,6 @@ from mirage_kernels.generator.schedules.register_operand.block import (
     BLOCK_ROWS,
     COLUMN_TILE,
     STEP_DEPTH,
-    STEP_TILES,
     STORED,
     RegisterBlock,
     RegisterOperand,
@@ -44,6 +43,8 @@ from mirage_kernels.generator.target import Target
 MOST_ROWS = 112  # of one product: the N side of the vocabulary's largest
 MOST_FINISHED = 256  # that a block finishes
 
+MOST_BLOCKS = 4  # of a cluster: of four an H200 runs 30 at once, of eight 15
+
 FEWEST_COLUMNS = 32  # such tiles; with fewer most multiprocessors are idle
 FEW_FOR_SLICED_K = 16  # tokens; up to so many sliced-K is as fast
 FEW_IN_EVERY_BLOCK = 8  # the same of tokens that are made (16 in a prologue 11.8 us, else 12.9)
@@ -53,6 +54,7 @@ MOST_STAGES_RECEIVING = 6  # beside producer blocks
 MOST_RING_BYTES = 144 * 1024  # 64 tokens: 18.9 us with 128 KB, 19.0 with 192
 MOST_BYTES_IN_PAIRS = 64 * 1024  # the same where two blocks split the depth: 10.6 us, 10.8 with 96
 FEWEST_STAGES = 2
+FEW_STAGES = 4  # of a warpgroup; with fewer steps of one TMA tile are tried too
 FEWEST_STEPS = 8  # with fewer there is no loop to speak of, and ptxas orders its products
 START_US = 1.5  # and end
 IN_FLIGHT = 24 * 1024  # of weights, by multiprocessor: fewer bytes wait for their latency
@@ -126,10 +128,15 @@ def choose(program: TileProgram, tokens: int, on: Target) -> RegisterOperand | N
     one_wave = block.rows <= MOST_ROWS * on.multiprocessors and not program.columns
     if tokens <= loop.FEW_TOKENS and block.mapped and block.loads[Layout.ROWS] == 1 and one_wave:
         return None  # 10.5 us against 10.2 split (4096 -> 4096), 14.4 against 12.1 (3584 -> 4608)
-    knobs = in_pairs(program, tokens, on)
-    few = loop.FEW_TOKENS if program.roles.inner else most
-    if knobs is None and tokens > few and not program.producers:  # those need blocks in pairs
-        knobs = by_waves(block, tokens, on)
+    if tokens > loop.GROUP_ROWS:
+        time = predict(program, on)
+        made = ((time(knobs, tokens), knobs) for knobs in _candidates(program, tokens, on))
+        knobs = min(made, key=lambda one: one[0], default=(0.0, None))[1]
+    else:
+        knobs = in_pairs(program, tokens, on)
+        few = loop.FEW_TOKENS if program.roles.inner else most
+        if knobs is None and tokens > few and not program.producers:  # those need blocks in pairs
+            knobs = by_waves(block, tokens, on)
     if knobs is None or not prologue:
         return knobs
     return replace(knobs, prologue_warps=row_wise_knobs(block.depth).warps)
@@ -160,22 +167,11 @@ def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regist
 
 def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[RegisterOperand]:
     block = RegisterBlock.of(program)
-    least = loop.TOKEN_TILE * RECEIVERS if block.program.received else 1  # each receives some
-    if tokens % least or not can_run(program.streamed):
-        return
-    producers = paired_producers(program, tokens, on)
-    if program.producers and producers is None:
-        return
-    tile = block.row_tile
-    for blocks, rows in product((1, PAIR), range(tile, MOST_FINISHED + 1, tile)):
-        if (block.rows % rows or block.inner_lines) if blocks > 1 else program.producers:
-            continue  # producers of such blocks are in pairs
-        knobs = replace(block.sized(rows, tokens, blocks), producers=producers)
+    for knobs in _shapes(program, block, tokens, on):
         if (most := deepest(block, knobs, on)) is None:
             continue
-        for stages in range(
-            most.stages, max(FEWEST_STAGES, knobs.groups * blocks) - 1, -knobs.groups
-        ):
+        fewest = max(FEWEST_STAGES, knobs.turns * min(knobs.blocks, PAIR))
+        for stages in range(most.stages, fewest - 1, -knobs.turns):
             fitting = replace(knobs, stages=stages)
             if block.fits(fitting, on.shared_bytes):
                 yield fitting
@@ -183,36 +179,68 @@ def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regis
                     yield replace(fitting, barriers=1)
 
 
+def _shapes(
+    program: TileProgram, block: RegisterBlock, tokens: int, on: Target
+) -> Iterator[RegisterOperand]:
+    """Yield knobs without stages: rows, blocks that share them, tiles of a step."""
+    least = loop.TOKEN_TILE * RECEIVERS if block.program.received else 1  # each receives some
+    if tokens % least or not can_run(program.streamed):
+        return
+    if tokens > loop.GROUP_ROWS and block.inner:
+        return  # totals of inner rows are of 64 tokens
+    producers = paired_producers(program, tokens, on)
+    if program.producers and producers is None:
+        return
+    rows = range(block.row_tile, MOST_FINISHED + 1, block.row_tile)
+    for blocks, lines in product((1, PAIR, MOST_BLOCKS), rows):
+        if not _can_share(program, block, blocks, lines):
+            continue
+        knobs = block.sized(lines, tokens, blocks)
+        yield replace(knobs, producers=producers)
+        deep = deepest(block, knobs, on)
+        if knobs.fills_shared and (deep is None or deep.stages < FEW_STAGES * deep.turns):
+            yield replace(block.sized(lines, tokens, blocks, tiles=1), producers=producers)
+
+
+def _can_share(program: TileProgram, block: RegisterBlock, blocks: int, rows: int) -> bool:
+    """Say whether so many blocks can share rows; producers of such blocks are in pairs."""
+    if blocks == 1:
+        return not program.producers
+    if blocks == PAIR:
+        return block.rows % rows == 0 and not block.inner_lines
+    return not program.producers and not block.inner
+
+
 def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> RegisterOperand | None:
     """Return the knobs with as many stages as pay; None where such blocks cannot serve."""
-    finished = max(knobs.rows // knobs.blocks, block.inner_lines)
+    finished = max(knobs.finished_rows, block.inner_lines)
     whole = block.depth % knobs.step_depth == 0
-    steps = block.depth // (knobs.blocks * STEP_DEPTH)
-    if (
-        not whole
-        or knobs.tokens % loop.ROW_TILE
-        or knobs.tokens > loop.GROUP_ROWS
-        or steps < FEWEST_STEPS
-    ):
+    steps = block.depth // (knobs.blocks * knobs.slice_depth)
+    if not whole or knobs.tokens % loop.ROW_TILE or knobs.turns < 1 or steps < FEWEST_STEPS:
         return None
     small = product_rows(knobs.rows) < min(knobs.rows, FEWEST_OF_SEVERAL)
     if knobs.rows % block.row_tile:
         return None
-    if finished > MOST_FINISHED or small or knobs.rows % (knobs.blocks * knobs.groups * BLOCK_ROWS):
+    uneven = not knobs.by_tokens and knobs.rows % (knobs.blocks * knobs.turns * BLOCK_ROWS)
+    if finished > MOST_FINISHED or small or uneven:
         return None
     if block.registers(knobs) > block.most_registers(knobs):
         return None
-    step = STEP_TILES * block.loads[Layout.ROWS] * knobs.rows * loop.TMA_DEPTH * 2
+    step = block.loads[Layout.ROWS] * knobs.rows * knobs.slice_depth * 2
     ring = block.ring_bytes(replace(knobs, stages=1))
     most = max(FEWEST_STAGES, min(MOST_BYTES_IN_FLIGHT // step, MOST_RING_BYTES // ring))
     # 13.9 us with two stages of a pair, 11.2 with four (4096 -> 4096); of 160 rows 45.0 with two,
     # 43.9 with three (8192 -> 10240).
-    fewest = max(3, 2 * knobs.groups) if knobs.blocks > 1 else 1
+    fewest = max(3, 2 * knobs.turns) if knobs.blocks > 1 else 1
+    if knobs.by_tokens:
+        fewest = FEWEST_STAGES * knobs.turns
     if knobs.blocks > 1:
         most = max(fewest, MOST_BYTES_IN_PAIRS // step)
     elif block.program.received:
         most = min(most, MOST_STAGES_RECEIVING)
-    tried = (replace(knobs, stages=s) for s in range(most, fewest - 1, -1) if s % knobs.groups == 0)
+    if knobs.fills_shared:
+        most = on.shared_bytes // ring
+    tried = (replace(knobs, stages=s) for s in range(most, fewest - 1, -1) if s % knobs.turns == 0)
     return next((k for k in tried if block.fits(k, on.shared_bytes)), None)
 
 
@@ -283,12 +311,12 @@ def _model(program: TileProgram, on: Target) -> Model:
     products = sum(s.do is Do.CONTRACT for s in work.program.loop)
 
     def model(knobs: RegisterOperand, tokens: int) -> float:
-        step = work.read_bytes(knobs, rows=True) * STEP_DEPTH * knobs.blocks / work.depth
+        step = work.read_bytes(knobs, rows=True) * knobs.slice_depth * knobs.blocks / work.depth
         taken = work.weights_us(knobs, min(1.0, (knobs.stages - 1) * step / IN_FLIGHT))
         taken += work.tokens_us(knobs, TMA_TOKEN_BYTES)
         steps = work.depth / (knobs.blocks * loop.TMA_DEPTH)
         lines = max(1.0, knobs.rows / (4 * loop.ROW_TILE))  # products of 64, full or not
-        share = lines / knobs.groups
+        share = lines / knobs.turns
         cycles = products * steps * share * STEP_CYCLES
         streamed = START_US + work.warpgroups_us(knobs, taken, cycles)
         streamed += work.vectors_us(PAIRED_VECTOR_CYCLES if knobs.blocks > 1 else VECTOR_CYCLES)
@@ -309,5 +337,6 @@ SCHEDULE = Ranked(
     registers=lambda program, knobs: RegisterBlock.of(program).registers(knobs),
     shared_bytes=lambda program, knobs: RegisterBlock.of(program).shared_bytes(knobs),
     predict=predict,
-    arranged=lambda program, knobs: arranged(RegisterBlock.of(program).program, knobs, STEP_DEPTH),
+    arranged=lambda program, knobs: arranged(RegisterBlock.of(program).program, knobs),
+    many=True,
 )

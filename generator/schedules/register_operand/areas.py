@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirage_kernels.generator.plan.arranged import Arranged
 from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules import tma
-from mirage_kernels.generator.schedules.loop import WarpgroupKnobs
+from mirage_kernels.generator.schedules.register_operand.block import RegisterOperand
 
 
 def beside(program: TileProgram) -> tuple[Statement, ...]:
@@ -23,9 +23,9 @@ def late(program: TileProgram) -> tuple[Statement, ...]:
     return (*program.kept, *(() if program.received else program.products))
 
 
-def arranged(program: TileProgram, knobs: WarpgroupKnobs, depth: int) -> Arranged:
-    """Return what the blocks of a cluster are together: each warpgroup has a slice."""
+def arranged(program: TileProgram, knobs: RegisterOperand) -> Arranged:
+    """Return what the blocks of a cluster are together: warpgroups in turns have a slice each."""
     met = in_place(program)
     others = [*beside(program), *(s for s in program.reductions if s not in met)]
-    found = tma.arranged(program, knobs, (knobs.groups, depth), others)
+    found = tma.arranged(program, knobs, (knobs.turns, knobs.slice_depth), others)
     return found.with_values([*met, *late(program)], program, at=0)

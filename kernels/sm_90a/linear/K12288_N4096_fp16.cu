@@ -8,8 +8,8 @@ namespace mirage::generated {
 namespace {
 
 MIRAGE_SHAPE(__half, K = 12288, N = 4096)
-using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<2>, Stages<3>>;
-using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<32>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<2>, Stages<4>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<32>, Warps<8>, Chunks<2>, Stages<4>>;
 using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<64>, Stages<4>, Groups<2>, Turns<2>,
                               TmaTiles<2>, Sets<1>>;
 using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<64>, Stages<4>, Groups<2>, Turns<2>, TmaTiles<2>,

@@ -12,7 +12,7 @@ using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<2>, Stages<4
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<32>, Warps<8>, Chunks<2>, Stages<4>>;
 using UpTo32M = RegisterOperand<Shape, Tokens<32>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>>;
 using AnyM =
-    RegisterOperand<Shape, Tokens<64>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>, Barriers<2>>;
+    RegisterOperand<Shape, Tokens<64>, Rows<128>, Stages<6>, Groups<2>, Blocks<4>, TmaTiles<1>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace

@@ -2,6 +2,7 @@
 // Shape   Llama-3.1-8B and Mistral-7B down_proj, TP 1
 // Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-59.9.
 #include "../../forms/linear/cluster_split_k.cuh"
+#include "../../forms/linear/register_operand.cuh"
 #include "../../forms/linear/sliced_k.cuh"
 
 namespace mirage::generated {
@@ -12,8 +13,8 @@ using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<2>, Stages<3
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<32>, Warps<8>, Chunks<2>, Stages<4>>;
 using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<64>, Stages<4>, Groups<2>, Turns<2>,
                               TmaTiles<2>, Sets<1>>;
-using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<64>, Stages<4>, Groups<2>, Turns<2>, TmaTiles<2>,
-                           Sets<1>>;
+using AnyM =
+    RegisterOperand<Shape, Tokens<64>, Rows<144>, Stages<3>, Groups<1>, Blocks<4>, Barriers<2>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace

@@ -11,8 +11,7 @@ MIRAGE_SHAPE(__half, K = 28672, N = 8192)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<64>, Warps<8>, Chunks<2>, Stages<2>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<64>, Warps<8>, Chunks<2>, Stages<2>>;
 using UpTo32M = RegisterOperand<Shape, Tokens<32>, Rows<128>, Stages<4>, Groups<2>, Blocks<2>>;
-using AnyM =
-    RegisterOperand<Shape, Tokens<64>, Rows<128>, Stages<4>, Groups<2>, Blocks<2>, Barriers<2>>;
+using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<128>, Stages<4>, Groups<2>, Blocks<2>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace

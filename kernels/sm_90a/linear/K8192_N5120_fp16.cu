@@ -12,8 +12,7 @@ using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<8>, Chunks<2>, Stages<3
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>;
 using UpTo32M =
     RegisterOperand<Shape, Tokens<32>, Rows<80>, Stages<3>, Groups<1>, Blocks<2>, Barriers<2>>;
-using AnyM =
-    RegisterOperand<Shape, Tokens<64>, Rows<80>, Stages<3>, Groups<1>, Blocks<2>, Barriers<2>>;
+using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<80>, Stages<3>, Groups<1>, Blocks<2>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace

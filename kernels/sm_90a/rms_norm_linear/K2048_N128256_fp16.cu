@@ -8,8 +8,8 @@ namespace mirage::generated {
 namespace {
 
 MIRAGE_SHAPE(__half, K = 2048, N = 128256)
-using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<168>, Warps<4>, Chunks<2>, Stages<2>>;
-using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<144>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<80>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<128>, Warps<4>, Chunks<2>, Stages<2>>;
 using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<96>, Warps<4>, Chunks<2>, Stages<3>>;
 using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<256>, Stages<3>, Groups<2>, Turns<1>,
                            TmaTiles<1>, Sets<1>>;

@@ -8,9 +8,10 @@ namespace mirage::generated {
 namespace {
 
 MIRAGE_SHAPE(__half, K = 2048, N = 3072)
-using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<24>, Warps<8>, Chunks<2>, Stages<5>>;
-using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<24>, Warps<8>, Chunks<2>, Stages<4>>;
-using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<24>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<24>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<24>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<48>, Stages<6>, Groups<2>, Turns<2>,
+                              TmaTiles<2>, Sets<1>>;
 using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<48>, Stages<6>, Groups<2>, Turns<2>, TmaTiles<2>,
                            Sets<1>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;

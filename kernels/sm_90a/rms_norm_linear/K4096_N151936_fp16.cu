@@ -8,9 +8,10 @@ namespace mirage::generated {
 namespace {
 
 MIRAGE_SHAPE(__half, K = 4096, N = 151936)
-using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<168>, Warps<4>, Chunks<2>, Stages<2>>;
-using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<144>, Warps<4>, Chunks<2>, Stages<2>>;
-using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<96>, Warps<4>, Chunks<2>, Stages<3>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<160>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<128>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<256>, Stages<3>, Groups<2>, Turns<1>,
+                              TmaTiles<1>, Sets<1>>;
 using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<256>, Stages<3>, Groups<2>, Turns<1>,
                            TmaTiles<1>, Sets<1>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;

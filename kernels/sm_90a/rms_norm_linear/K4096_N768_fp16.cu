@@ -9,7 +9,7 @@ namespace {
 
 MIRAGE_SHAPE(__half, K = 4096, N = 768)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<8>, Warps<8>, Chunks<2>, Stages<9>>;
-using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<8>, Warps<8>, Chunks<2>, Stages<7>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<8>, Warps<8>, Chunks<2>, Stages<5>>;
 using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<16>, Warps<8>, Chunks<2>, Stages<4>>;
 using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<16>, Stages<8>, Groups<2>, Turns<2>, TmaTiles<2>,
                            Sets<1>>;

@@ -9,9 +9,9 @@ namespace {
 
 MIRAGE_SHAPE(__nv_bfloat16, K = 8192, N = 1280)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<16>, Warps<8>, Chunks<2>, Stages<7>>;
-using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<16>, Warps<8>, Chunks<2>, Stages<5>>;
-using UpTo32M = RegisterOperand<Shape, Tokens<32>, Rows<32>, Stages<8>, Groups<2>, Blocks<2>>;
-using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<32>, Stages<8>, Groups<2>, Blocks<2>>;
+using UpTo16M = RegisterOperand<Shape, Tokens<16>, Rows<48>, Stages<10>, Groups<2>, Blocks<4>>;
+using UpTo32M = RegisterOperand<Shape, Tokens<32>, Rows<48>, Stages<8>, Groups<2>, Blocks<4>>;
+using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<48>, Stages<6>, Groups<2>, Blocks<4>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
