@@ -6,7 +6,7 @@ from there once (csrc/tile/register_operand). What the loop computes of tokens a
 those registers. Weights that the loop computes with would have to be written back to shared memory,
 so they stay with sliced-K and cluster split-K.
 Above 16 tokens register operands are faster than sliced-K; there two blocks split the depth where
-their rows fit. A prologue kernel makes tokens above 8.
+their rows fit, or four where rows are few. A prologue kernel makes tokens above 8.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from mirage_kernels.generator.target import Target
 
 MOST_ROWS = 112  # of one product: the N side of the vocabulary's largest
 MOST_FINISHED = 256  # that a block finishes
-
 MOST_BLOCKS = 4  # of a cluster: of four an H200 runs 30 at once, of eight 15
 
 FEWEST_COLUMNS = 32  # such tiles; with fewer most multiprocessors are idle

@@ -20,8 +20,7 @@ FEW_FOR_BARRIERS = 32  # tokens, where two warpgroups take turns
 COLUMN_TILE = 32  # rows of a TMA tile whose lines are the depth's, 64 bytes or twice as many
 BLOCK_ROWS = 8  # rows of a block of which a lane has sums
 STORED = (DType.FP16, DType.BF16)  # what products take
-WARP_SUMS_BYTES = WARP_LANES * 16  # of a warp, of such a block
-SUMS_BYTES = loop.GROUP_WARPS * WARP_SUMS_BYTES
+SUMS_BYTES = loop.GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of such a block
 MOST_REGISTERS = 255  # of a thread
 TAKEN_REGISTERS = 232  # of two warpgroups beside one that copies, which gives them its own
 
