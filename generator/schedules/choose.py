@@ -86,6 +86,11 @@ def buckets(program: TileProgram, on: Target) -> tuple[int, ...]:
     return (*BUCKETS, MANY_TOKENS)
 
 
+def _is_many(program: TileProgram, tokens: int) -> bool:
+    """Say whether a bucket is that of many tokens, which few schedules serve."""
+    return bool(program.loop) and tokens == MANY_TOKENS
+
+
 def by_size(program: TileProgram, on: Target, *, many: bool = False) -> dict[int, Variant]:
     """Return one variant per bucket of tokens, by rule; the last takes any number of them.
 
@@ -105,10 +110,9 @@ def by_size(program: TileProgram, on: Target, *, many: bool = False) -> dict[int
     fitting = [schedule for schedule in RANKED.values() if not schedule.fits(program, on)]
     chosen: dict[int, Variant] = {}
     for bucket in buckets(program, on):
-        is_many = program.loop and bucket == MANY_TOKENS
-        if is_many and not many:
+        if _is_many(program, bucket) and not many:
             break
-        serving = [s for s in fitting if s.many] if is_many else fitting
+        serving = [s for s in fitting if s.many or not _is_many(program, bucket)]
         try:
             found = (schedule.choose(program, bucket, on) for schedule in serving)
             knobs = next((k for k in found if k is not None), None)
@@ -230,9 +234,9 @@ def predicted_us(program: TileProgram, knobs: Knobs, tokens: int, on: Target) ->
 
 def all_candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Candidate]:
     """Yield every choice of knobs of every schedule that fits a block."""
-    is_many = program.loop and tokens == MANY_TOKENS
     for schedule in RANKED.values():
-        if not schedule.fits(program, on) and (schedule.many or not is_many):
+        serves = schedule.many or not _is_many(program, tokens)
+        if serves and not schedule.fits(program, on):
             predict = schedule.predict(program, on)
             for knobs in schedule.candidates(program, tokens, on):
                 yield Candidate(knobs, round(predict(knobs, tokens), 3))

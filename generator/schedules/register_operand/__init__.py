@@ -32,6 +32,7 @@ from mirage_kernels.generator.schedules.register_operand.block import (
     BLOCK_ROWS,
     COLUMN_TILE,
     STEP_DEPTH,
+    STEP_TILES,
     STORED,
     RegisterBlock,
     RegisterOperand,
@@ -166,22 +167,20 @@ def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regist
 
 def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[RegisterOperand]:
     block = RegisterBlock.of(program)
-    for knobs in _shapes(program, block, tokens, on):
-        if (most := deepest(block, knobs, on)) is None:
-            continue
-        fewest = max(FEWEST_STAGES, knobs.turns * min(knobs.blocks, PAIR))
-        for stages in range(most.stages, fewest - 1, -knobs.turns):
-            fitting = replace(knobs, stages=stages)
+    for most in _deepest_rings(program, block, tokens, on):
+        fewest = max(FEWEST_STAGES, most.turns * min(most.blocks, PAIR))
+        for stages in range(most.stages, fewest - 1, -most.turns):
+            fitting = replace(most, stages=stages)
             if block.fits(fitting, on.shared_bytes):
                 yield fitting
                 if fitting.barriers > 1:
                     yield replace(fitting, barriers=1)
 
 
-def _shapes(
+def _deepest_rings(
     program: TileProgram, block: RegisterBlock, tokens: int, on: Target
 ) -> Iterator[RegisterOperand]:
-    """Yield knobs without stages: rows, blocks that share them, tiles of a step."""
+    """Yield knobs with as many stages as pay: rows, blocks that share them, tiles of a step."""
     least = loop.TOKEN_TILE * RECEIVERS if block.program.received else 1  # each receives some
     if tokens % least or not can_run(program.streamed):
         return
@@ -192,13 +191,13 @@ def _shapes(
         return
     rows = range(block.row_tile, MOST_FINISHED + 1, block.row_tile)
     for blocks, lines in product((1, PAIR, MOST_BLOCKS), rows):
-        if not _can_share(program, block, blocks, lines):
-            continue
-        knobs = block.sized(lines, tokens, blocks)
-        yield replace(knobs, producers=producers)
-        deep = deepest(block, knobs, on)
-        if knobs.fills_shared and (deep is None or deep.stages < FEW_STAGES * deep.turns):
-            yield replace(block.sized(lines, tokens, blocks, tiles=1), producers=producers)
+        for tiles in (STEP_TILES, 1) if _can_share(program, block, blocks, lines) else ():
+            knobs = replace(block.sized(lines, tokens, blocks, tiles), producers=producers)
+            most = deepest(block, knobs, on)
+            if most is not None:
+                yield most
+            if not knobs.fills_shared or (most and most.stages >= FEW_STAGES * most.turns):
+                break
 
 
 def _can_share(program: TileProgram, block: RegisterBlock, blocks: int, rows: int) -> bool:
