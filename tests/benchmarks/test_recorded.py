@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.scripts import BENCHMARKS
+from tests.scripts import BENCHMARKS, module_of_programs
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="not a checkout")
@@ -18,14 +17,9 @@ NAMES += ["gqa", "qk_norm_gqa"]
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[dict]:
-    """The programs by name; the tests have a module of the name of their package."""
-    apart = {n: sys.modules.pop(n) for n in [*sys.modules] if n.partition(".")[0] == "programs"}
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("programs.recorded").PROGRAMS
-    sys.path.remove(str(BENCHMARKS))
-    for name in [n for n in sys.modules if n.partition(".")[0] == "programs"]:
-        del sys.modules[name]
-    sys.modules.update(apart)
+    """The programs by name."""
+    with module_of_programs("recorded") as recorded:
+        yield recorded.PROGRAMS
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,17 +16,22 @@ from mirage_kernels.generator.recipe import trace
 from mirage_kernels.generator.request import Request
 from mirage_kernels.generator.schedules.general import best_knobs, sizes_for
 from mirage_kernels.generator.schedules.general.choice import general_first
-from mirage_kernels.generator.schedules.general.options import choices
+from mirage_kernels.generator.schedules.general.options import LEAST_PART, choices
 from mirage_kernels.generator.search.select import mugraphs, rank
 from mirage_kernels.generator.target import target
 
 ON, ROWS, LENGTH = target("sm_90a"), 64, 8192
 
 
-def found(run: Callable[..., Tensor], *names: str) -> list[Graph]:
-    """Return the muGraphs of a function of rows of 8192, those that are cut the best way first."""
+def found(run: Callable[..., Tensor], *names: str, vector: str = "") -> list[Graph]:
+    """Return the muGraphs of a function of rows of 8192, those that are cut the best way first.
+
+    A vector has a number of each row.
+    """
     given = {n: torch.empty(ROWS, LENGTH, dtype=torch.bfloat16, device="meta") for n in names}
-    recipe = from_torch(run, given, dynamic={n: {0: "M"} for n in names}, name="it")
+    if vector:
+        given[vector] = torch.empty(ROWS, dtype=torch.bfloat16, device="meta")
+    recipe = from_torch(run, given, dynamic={n: {0: "M"} for n in given}, name="it")
     request = Request(recipe, recipe.shapes[0], DType.BF16, ON.arch)
     spec = trace(recipe, request.shape, request.dtype)
     programs = searched(request, jobs=1, progress=lambda event: None, store=None).programs
@@ -60,6 +65,13 @@ def test_few_blocks_read_a_row_again_whose_sum_goes_to_every_element(residual: G
     assert choices(residual, sizes)[along][-1] == LENGTH
     tiles = dict(best_knobs(residual, sizes, ON).cuts)
     assert -(-LENGTH // tiles[along]) <= 8
+
+
+def test_a_number_of_each_row_does_not_keep_rows_together() -> None:
+    loss = found(lambda x, y: (x.sum(dim=1) - y).mean(), "x", vector="y")[0]
+    sizes = sizes_for(loss, "", 0)
+    assert choices(loss, sizes)["M_parts"][0] < LEAST_PART
+    assert dict(best_knobs(loss, sizes, ON).cuts)["M_parts"] < LEAST_PART
 
 
 def _ops(graph: Graph) -> set[str]:

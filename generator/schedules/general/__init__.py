@@ -29,6 +29,7 @@ BUCKETS = (16, 64, 0)  # extents of the counted dim; 0: any
 FEWEST = 2  # a bucket more where no product rounds the counted dim up
 SEVERAL = 8  # another one where it numbers products, as sequences do
 MANY, FEW = 1024, 8  # what any extent of the counted dim, and of other dynamic dims, is planned for
+SUMMED = 2048  # the same of a dim that blocks sum up parts of without a loop, as rows of a loss are
 
 
 @dataclass(frozen=True)
@@ -186,10 +187,11 @@ def buckets_of(graph: Graph, counted: str) -> tuple[int, ...]:
 
 def sizes_for(graph: Graph, counted: str, size: int) -> dict[str, int]:
     """Return the extents that a bucket is planned for."""
-    summed, found = _summed(graph), {}
+    found = dict[str, int]()
+    planned = dict.fromkeys(_summed(graph), SUMMED)
+    planned |= {space.loop.dim: LONG for space in graph.spaces if space.loop}
     for d in _dims(graph):
-        beside = d.typical or FEW
-        wanted = (size or MANY) if d.name == counted else LONG if d.name in summed else beside
+        wanted = (size or MANY) if d.name == counted else planned.get(d.name, d.typical or FEW)
         found[d.name] = min(d.size, wanted) if d.dynamic else d.size
     return found
 

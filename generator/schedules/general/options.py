@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from mirage_kernels.generator.ir import MOST_PARTS, Axis, Graph, Kind, Space, held_dims, ops_of_kind
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
@@ -14,6 +15,7 @@ LONG = 4096  # of a dynamic dim that is summed along
 THREADS = (64, 128, 256, 512)
 STAGES = (2, 3, 4, 5, 6)
 LEAST_OF_PRODUCT = 8  # elements of a tile along its dims: fewer are computed as so many
+LITTLE = 8  # times fewer elements than the largest tensor of a muGraph
 LEAST_PART = 64  # elements of a sum's part along a contiguous dim
 GRID_TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 WORD_TILES = (24, 56, 120, 248)  # of uneven rows that are summed up: 4, 8, 16, 32 words hold them
@@ -40,7 +42,7 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
     of_products, again = _product_dims(graph), _summed_again(graph)
     in_words = _summed_in_words(graph)
     along, held = set[str](), set[str]()
-    dynamic = _dynamic(graph)
+    dynamic, little = _dynamic(graph), _of_little(graph, sizes) - of_products
     for kernel in graph.blocks:
         assert kernel.body is not None
         along |= contiguous_dims(kernel.body)
@@ -54,7 +56,7 @@ def choices(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]
                 options = tuple(sorted({_part(sizes[axis.dim], n) for n in CLUSTERS}))
             elif axis.reduced and not combines(graph, space):
                 few = axis.dim in dynamic and space.loops_over(axis)
-                least = LEAST_PART if axis.dim in along else 1
+                least = LEAST_PART if axis.dim in along - little else 1
                 options = _part_tiles(sizes[axis.dim], least, LOOPED_PARTS if few else PARTS)
             elif axis is space.loop and axis.dim not in along:
                 options = (*ROWS, *options)
@@ -93,6 +95,15 @@ def _product_dims(graph: Graph) -> set[str]:
             own = ([d for d in mine if d not in other] for mine, other in ((a, b), (b, a)))
             found |= {node.over, *(dims[-1] for dims in own if dims)}
     return found
+
+
+def _of_little(graph: Graph, sizes: Mapping[str, int]) -> set[str]:
+    """Return the dims along which only small tensors are contiguous: a number of each long row."""
+    types = [graph.values[a].type for k in graph.blocks for a in k.args]
+    elements = {t: prod(sizes.get(d.name, d.size) for d in t.dims) for t in types if t.dims}
+    most = max(elements.values(), default=0)
+    large = {t.names[-1] for t, count in elements.items() if count * LITTLE >= most}
+    return {t.names[-1] for t in elements} - large
 
 
 def _part_tiles(size: int, least: int, parts: Sequence[int]) -> tuple[int, ...]:
