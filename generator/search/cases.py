@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf, prod
 
@@ -11,6 +11,7 @@ from mirage_kernels.generator.ir import Axis, DType, Graph, Kind, ops_of_kind, p
 FEWER = ((3, 1, 2), (2, 1, 1))  # extents, tiles and parts of dims that powers are summed along
 MOST_ELEMENTS = 2**25  # of all inputs together, in a draw at full extents
 MOST_BETWEEN = 4_000_000  # of a value between them and the results, where it is larger than they
+MOST_PRODUCTS = 2**28  # that a contraction sums: some seconds
 MOST_SUMMED = 2**27  # from there on, summed dims are cut down too: a GiB for each value
 _EDGE = 5  # elements of the last, uneven tile
 
@@ -113,7 +114,7 @@ def full_cases(graph: Graph) -> list[Case]:
 
     Inputs have at most MOST_ELEMENTS, where cutting dims down leaves so few.
 
-    Dynamic dims have a tile and an uneven edge, or two where they are summed along: what only
+    Uneven and dynamic dims have a tile and an edge, or two where they are summed along: what only
     numbers rows or problems is the same in every tile.
     """
     # The largest tile of each dim that is cut; a split's part where there is one.
@@ -126,8 +127,7 @@ def full_cases(graph: Graph) -> list[Case]:
         uneven[name] = full[name]
         if name in whole:
             tile = whole[name]
-            rows = dim.dynamic and name not in kept
-            more = tile + min(_EDGE, max(tile - 1, 1)) if rows else 2 * tile + _EDGE
+            more = 2 * tile + _EDGE if name in kept else tile + _edge(tile)
             uneven[name] = min(more, dim.size)
             full[name] = uneven[name] if dim.dynamic else dim.size
     full = affordable(graph, full, whole)
@@ -139,24 +139,38 @@ def full_cases(graph: Graph) -> list[Case]:
 
 
 def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int]) -> dict[str, int]:
-    """Return extents for a draw: those given, or fewer rows where tensors would be too large.
+    """Return extents for a draw: those given, or fewer rows where it would be too large.
 
     Rows are what a dim numbers that nothing sums along: every block does the same with its own.
     Two tiles of them and an edge are left; what is summed along keeps its extent, unless that is
     too large still.
     """
-    fewer = dict(sizes)
-    for kept, limit, between in (
-        (_counted_dims(graph), MOST_ELEMENTS, MOST_BETWEEN),
-        (set[str](), MOST_SUMMED, inf),
+    fewer, bodies = dict(sizes), [n.body for n in graph.blocks if n.body]
+    values = [v.type.names for body in bodies for v in body.values.values()]
+    products = [
+        {*body.values[n.args[0]].type.names, *body.values[n.args[1]].type.names}
+        for body in bodies
+        for n in body.of("contract")
+    ]
+
+    def most(several: Iterable[Iterable[str]]) -> int:
+        return max((prod(fewer.get(d, 1) for d in names) for names in several), default=0)
+
+    for kept, limit, between, multiplied in (
+        (_counted_dims(graph), MOST_ELEMENTS, MOST_BETWEEN, MOST_PRODUCTS),
+        (set[str](), MOST_SUMMED, inf, inf),
     ):
         elements = sum(prod(fewer[d] for d in n.out.type.names) for n in graph.inputs)
-        values = [v.type.names for n in graph.blocks if n.body for v in n.body.values.values()]
-        largest = max((prod(fewer.get(d, 1) for d in names) for names in values), default=0)
-        if elements > limit or largest > max(elements, between):
-            cut = {d: 2 * tiles[d] + _EDGE for d in fewer if d in tiles and d not in kept}
+        large = elements > limit or most(values) > max(elements, between)
+        if large or most(products) > multiplied:
+            cut = {d: 2 * tiles[d] + _edge(tiles[d]) for d in fewer if d in tiles and d not in kept}
             fewer |= {d: min(fewer[d], n) for d, n in cut.items()}
     return fewer
+
+
+def _edge(tile: int) -> int:
+    """Return the elements of a last, uneven tile of what only numbers rows or problems."""
+    return min(_EDGE, max(tile - 1, 1))
 
 
 def _counted_dims(graph: Graph) -> set[str]:

@@ -50,6 +50,7 @@ _SHORT = 3  # of the others
 _PRIME = 65267  # (p - 1) / 2 is prime too; small, for these draws only sort, they do not prove
 _SEED = 7
 _AT_ONCE = 1024  # results of a step
+_MOST_BYTES = 2**28  # of results that are kept, for settings in which they are the same
 MOST_FINGERPRINTS = 24  # of one value; of more the first ones found are kept, and the spec's own
 
 
@@ -81,6 +82,7 @@ class Fingerprints:
         self.values = walk(spec, inputs, self._reading)
         self.wanted = digest(self.values[spec.outputs[0]])
         self.spec_values = cache(self._spec_values)
+        self._made, self._bytes = dict[object, list[Made]](), 0
 
     def _spec_values(self, dims: Dims, split: str | None) -> dict[bytes, frozenset[str]]:
         """Return the spec's values that have these dims, cut like this, by their digests."""
@@ -121,15 +123,31 @@ class Fingerprints:
             return Array(tuple(d for d in x.dims if d != axis), parts, x.real)
         return self._reading[op](Node(op, (), (Edge(op, SCALAR),)), args)[0]
 
-    def results(self, step: Step, variants: Mapping[int, Sequence[Array]]) -> list[Made]:
+    def results(
+        self, step: Step, variants: Mapping[int, Sequence[Array]], keys: Sequence[object]
+    ) -> list[Made]:
         """Return what a step makes of all variants of its operands, in the order of those.
 
         An operand that a step takes twice has one meaning. `variants` has those of each operand, in
-        the order of the step; all of one form are computed at once.
+        the order of the step. Operands with the same `keys` are equal, and what was made of these
+        is not made again: most settings of a search have most of their values in common.
         """
-        every = list(variants.values())
-        if not all(every):
+        if not all(variants.values()):
             return []
+        places = [[*variants].index(a) for a in step.args]
+        asked = (step.op, step.over, *places, *keys)
+        if asked not in self._made:
+            made = self._computed(step, variants)
+            kept = {id(m.stack): sum(part.nbytes for part in m.stack.parts) for m in made}
+            self._bytes += sum(kept.values())
+            if self._bytes > _MOST_BYTES:
+                self._made, self._bytes = {}, sum(kept.values())
+            self._made[asked] = made
+        return self._made[asked]
+
+    def _computed(self, step: Step, variants: Mapping[int, Sequence[Array]]) -> list[Made]:
+        """Return the same, computed: of all variants of one form at once."""
+        every = list(variants.values())
         if all(len(own) == 1 for own in every):
             array = self.result(step.op, [variants[a][0] for a in step.args], step.over)
             return [Made((0,) * len(every), digest(array), array)]
@@ -176,6 +194,7 @@ class Refined(Values):
     """The values of a saturation that lead to some goals, one for every meaning."""
 
     arrays: list[Array] = field(default_factory=list)
+    keys: list[object] = field(default_factory=list)  # the same for equal arrays
     fingerprints: dict[int, dict[bytes, int]] = field(default_factory=dict)  # by number before
     extra: set[int] = field(default_factory=set)  # the spec's own values beyond the most
     dropped: int = 0  # fingerprints beyond the most
@@ -288,6 +307,8 @@ class Refined(Values):
             known[key] = len(self.values)
             self.values.append(value)
             self.arrays.append(made.array())
+            own_array = self.arrays[-1]
+            self.keys.append((key, own_array.real, *sorted(own_array.dims)))
             self.derivations.append([])
             if not room:
                 self.extra.add(known[key])
@@ -326,7 +347,8 @@ def refine(
             variants = {a: refined.variants(a) for a in step.args}
             arrays = {a: [refined.arrays[v] for v in each] for a, each in variants.items()}
             places = [([*variants].index(a), variants[a]) for a in step.args]
-            for made in fingerprints.results(step, arrays):
+            keys = [tuple([refined.keys[v] for v in each]) for each in variants.values()]
+            for made in fingerprints.results(step, arrays, keys):
                 args = tuple([each[made.chosen[place]] for place, each in places])
                 refined.add(number, value, Step(step.op, args, step.over), made, own)
     return refined

@@ -10,9 +10,9 @@ they store, and may need several of their partial sums.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, partial
 
 from mirage_kernels.generator.ir import OPS, Kind
 from mirage_kernels.generator.meaning.abstract import COMBINE_PARTS, summed
@@ -141,10 +141,15 @@ class Search:
             return own
         return [v for v in partial if v not in going_on]
 
+    @cached_property
+    def first_kernel(self) -> Callable[[First], _FirstKernel]:
+        """What finds what the last kernel can do with a first one's results; it is kept."""
+        return cache(partial(_FirstKernel, self))
+
     def run(self, task: Task) -> Found:
         """Return the programs of one task, cheapest first."""
         problem, setting = self.problem, task.setting
-        first = _FirstKernel(self, task.first) if task.first is not None else None
+        first = self.first_kernel(task.first) if task.first is not None else None
         if setting is None:
             return Found(tuple(first.then_product()) if first else ())
         found = problem.saturated(setting)

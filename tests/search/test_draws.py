@@ -131,6 +131,7 @@ def traced(recipe: str, **dims: int) -> Graph:
         ("rms_norm_linear", {"K": 4096, "N": 6144}, {}),
         ("rms_norm_linear", {"K": 8192, "N": 10240}, {"N": 2 * 64 + 5}),
         ("gated_mlp", {"K": 8192, "N": 28672}, {"N": 2 * 64 + 5}),
+        ("rms_norm_linear", {"K": 65536, "N": 500}, {"N": 2 * 64 + 5}),
         ("lora_linear", {"K": 30_000, "N": 64_000, "R": 4000}, {"N": 2 * 64 + 5}),
     ],
 )
