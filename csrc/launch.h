@@ -10,10 +10,10 @@ namespace mirage {
 
 // One call of an emitted kernel. Tensors, dynamic dims and scalars each in recipe order.
 struct LaunchArgs {
-  const void* inputs[8];   // device pointers; null where an optional input is absent: zeros
-  void* outputs[4];        // device pointers, contiguous
-  int64_t row_strides[8];  // elements between consecutive rows of inputs[i]; last dim contiguous
-  int64_t dims[4];         // run-time values of the dynamic dims
+  const void* inputs[12];   // device pointers; null where an optional input is absent: zeros
+  void* outputs[4];         // device pointers, contiguous
+  int64_t row_strides[12];  // elements between consecutive rows of inputs[i]; last dim contiguous
+  int64_t dims[4];          // run-time values of the dynamic dims
   float scalars[4];
   // Whether the kernel may read its weights (inputs without a dynamic dim) while the kernel before
   // it in the stream still runs: true where that one is known not to write them.

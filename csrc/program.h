@@ -9,7 +9,7 @@ namespace mirage {
 // How many tensors, results, dynamic dims and scalars a program has, and dims of each tensor.
 struct ProgramShape {
   int inputs, results, dynamic, scalars;
-  int ranks[8];
+  int ranks[12];
 };
 
 inline LaunchArgs program_args(const ProgramShape& shape, void* const* tensors,

@@ -45,7 +45,7 @@ from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel, tuned_pro
 from mirage_kernels.generator.tuning.variants import MAX_TOKENS, chosen_variants
 
 # What a launch has room for: the arrays of LaunchArgs and Kernel in csrc/launch.h.
-ROOM = {"tensors": 8, "scalars": 4, "results": 4, "dynamic dims": 4, "static dims": 4}
+ROOM = {"tensors": 12, "scalars": 4, "results": 4, "dynamic dims": 4, "static dims": 4}
 CONTIGUOUS = (Layout.ROWS, Layout.INNER, Layout.FACTORS)  # weights, whose rows lie side by side
 
 

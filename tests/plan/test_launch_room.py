@@ -17,7 +17,7 @@ from mirage_kernels.generator.schedules.attention import plan as attention
 from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.target import target
 
-NAMES = [f"a{i}" for i in range(9)]
+NAMES = [f"a{i}" for i in range(13)]
 FILE = f"""
 from mirage_kernels.generator.recipe import recipe, shape
 
@@ -34,15 +34,15 @@ def long_sum({", ".join(NAMES)}):
 
 
 @pytest.fixture
-def request_of_nine(tmp_path: Path) -> Request:
+def request_of_many(tmp_path: Path) -> Request:
     (tmp_path / "long_sum.py").write_text(FILE)
     return requests(load_recipe(f"{tmp_path}/long_sum.py"), "sm_90a", None, None)[0]
 
 
-def test_more_tensors_than_a_launch_carries_need_a_general_kernel(request_of_nine: Request) -> None:
-    record = pipeline.generate(request_of_nine, jobs=1, progress=lambda _: None).record
+def test_more_tensors_than_a_launch_carries_need_a_general_kernel(request_of_many: Request) -> None:
+    record = pipeline.generate(request_of_many, jobs=1, progress=lambda _: None).record
     assert [v.schedule for v in record.variants] == ["general"] * len(record.variants)
-    with pytest.raises(PlanError, match="a launch carries 8 tensors, not 9"):
+    with pytest.raises(PlanError, match="a launch carries 12 tensors, not 13"):
         streaming.require(Subject("long_sum", record.graph, target("sm_90a")))
 
 
