@@ -115,9 +115,8 @@ class _Kernel(Formulas):
         self.loop(said[Phase.LOOP])
         self.in_loop = False
         self.phase(said[Phase.AFTER])
-        if self.rounds:
-            storage = f"{self.local('storage')} = {self.storage}_ptr.dtype.element_ty"
-            w.lines.insert(start, w.unit + storage)
+        if self.rounded:
+            w.lines.insert(start, f"{w.unit}{self.local('storage')} = {self.storage}")
         w.depth -= 1
         return launch
 

@@ -34,7 +34,7 @@ class Formulas:
         self.order = list(dict.fromkeys(d.name for t in values for d in t.dims))
         self.at_hand = set[str]()  # formulas with a variable that still holds
         self.in_loop = False  # whether lines of the loop are written
-        self.rounds = False  # whether something is rounded to the narrow dtype
+        self.rounded: DType | None = None  # the narrow dtype, if something is rounded to it
 
     # -- extents -----------------------------------------------------------------------------------
 
@@ -95,10 +95,11 @@ class Formulas:
 
     @property
     def storage(self) -> str:
-        """The first tensor of the narrow dtype."""
+        """The narrow dtype: that of the first tensor that has it, or its name in Triton."""
         p = self.program
         types = ((p.tensors[v], p.type(v).dtype) for v in p.tensors if p.type(v).dims)
-        return next(n for n, dtype in types if dtype in STORAGE_DTYPES)
+        found = (f"{n}_ptr.dtype.element_ty" for n, dtype in types if dtype in STORAGE_DTYPES)
+        return next(found, "tl.float16" if self.rounded is DType.FP16 else "tl.bfloat16")
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -266,9 +267,11 @@ class Formulas:
     def narrowed(self, value: str) -> str:
         """Return what rounds a value to its dtype, that of its tile if it has one."""
         tile = self.program.tiles.get(value)
-        narrow = (tile or self.program.type(value)).dtype in STORAGE_DTYPES
-        self.rounds = self.rounds or narrow
-        return f".to({self.local('storage')})" if narrow else ""
+        dtype = (tile or self.program.type(value)).dtype
+        if dtype not in STORAGE_DTYPES:
+            return ""
+        self.rounded = dtype
+        return f".to({self.local('storage')})"
 
     def assign(self, name: str, text: str) -> None:
         """Write an assignment."""

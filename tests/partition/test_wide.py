@@ -156,3 +156,14 @@ def test_a_wide_result_that_there_is_none_of_is_named() -> None:
         @declare
         def f(x: Tensor) -> Tensor:
             return x
+
+
+def test_the_triton_program_rounds_where_all_tensors_are_fp32() -> None:
+    def run(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, torch.einsum("bmkh,bkhn->bmhn", a * a, b)
+
+    given = {"x": X, "a": torch.empty(2, 32, 32, 4), "b": torch.empty(2, 32, 4, 16)}
+    function = Function(run, {n: x.to("meta") for n, x in given.items()}, {}, "f")
+    program = partitioned(function, DType.BF16, "sm_90a", really_made)
+    (triton,) = (t for n, t in program.results[1].files.items() if n.endswith(".py"))
+    assert "storage = tl.bfloat16" in triton
