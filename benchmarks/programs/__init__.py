@@ -2,8 +2,8 @@
 
 `level1` and `level2` name KernelBench's programs of products, elementwise functions, reductions,
 softmax and norms, written anew; `OUT` says why its others are left out. `serving` has what decoding
-needs beside them, `others` what the generator never saw while it was written, `recorded` the
-programs of Mirage's interface.
+needs beside them, `others` what the generator never saw while it was written, layers of published
+models (`layers`) among it, `recorded` the programs of Mirage's interface.
 """
 
 from __future__ import annotations
