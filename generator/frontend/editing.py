@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,11 +11,22 @@ from mirage_kernels.generator.frontend.export import operator_of
 
 Node = Any  # torch.fx.Node
 CASTS = frozenset(("to", "_to_copy"))
+_VIEWS = """
+view reshape _unsafe_view permute transpose swapaxes swapdims t numpy_T mT mH adjoint squeeze
+unsqueeze expand expand_as flatten unflatten alias detach slice select narrow split chunk getitem
+view_as_real
+"""
+VIEWS = frozenset(_VIEWS.split())
 
 
 def is_op(node: Node, *ops: str) -> bool:
     """Say whether a node calls one of some operators."""
     return node.op == "call_function" and operator_of(node) in ops
+
+
+def is_view(node: Node) -> bool:
+    """Say whether a node only looks at its operand in another way."""
+    return node.target is operator.getitem or operator_of(node) in VIEWS
 
 
 def added(graph: Any, before: Node, target: Any, args: tuple[Any, ...], **named: Any) -> Node:

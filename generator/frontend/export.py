@@ -36,8 +36,8 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def plain(name: str) -> str:
-    """Return a name as an identifier: `up.weight` becomes `up_weight`."""
-    return re.sub(r"\W", "_", name)
+    """Return a name as an identifier: `up.weight` becomes `up_weight`, `0.bias` `_0_bias`."""
+    return re.sub(r"\W|^(?=\d)", "_", name)
 
 
 _PLAIN = (bool, int, float, str, type(None))  # examples of these types are constants
@@ -57,7 +57,7 @@ def exported(
         module.forward = function
     try:
         with _in_silence():
-            return torch.export.export(module, (), fake(examples), strict=False)
+            return torch.export.export(_on_cpu(module), (), fake(examples), strict=False)
     except Exception as error:  # the function may raise anything
         said = str(error).strip().partition("\n")[0]
         raise RecipeError(
@@ -65,6 +65,24 @@ def exported(
             f"{type(error).__name__}: {said}",
             hint,
         ) from error
+
+
+def _on_cpu(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a module with its tensors on the CPU, where `fake` has examples; others lose values.
+
+    What is not written to takes no memory.
+    """
+    import torch
+
+    elsewhere = dict[int, torch.Tensor]()
+    for own in (*module.parameters(), *module.buffers()):
+        if own.device.type != "cpu":
+            here = torch.empty_like(own, device="cpu")
+            is_parameter = isinstance(own, torch.nn.Parameter)
+            elsewhere[id(own)] = (
+                torch.nn.Parameter(here, own.requires_grad) if is_parameter else here
+            )
+    return copy.deepcopy(module, elsewhere) if elsewhere else module
 
 
 @contextlib.contextmanager

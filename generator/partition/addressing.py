@@ -12,11 +12,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import VerifyError
+from mirage_kernels.generator.frontend.editing import is_view
 from mirage_kernels.generator.ir import index_tensors
 from mirage_kernels.generator.ir.indexed import RESULT
 from mirage_kernels.generator.partition.indices import Step, rows_step
 from mirage_kernels.generator.partition.siblings import by_parts
-from mirage_kernels.generator.partition.trace import Node, is_view
+from mirage_kernels.generator.partition.trace import Node
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.tiles.indices import gathered, scattered
 from mirage_kernels.program_steps import call, launch, rows

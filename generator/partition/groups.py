@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
-from mirage_kernels.generator.frontend.editing import CASTS, mutates
+from mirage_kernels.generator.frontend.editing import CASTS, is_view, mutates
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.steps import MOST_CENTRED
 from mirage_kernels.generator.partition.attention import attention_of
@@ -33,7 +33,7 @@ from mirage_kernels.generator.partition.reductions import (
 )
 from mirage_kernels.generator.partition.rewriting import PRODUCTS
 from mirage_kernels.generator.partition.siblings import MOST, alike
-from mirage_kernels.generator.partition.trace import Node, Trace, is_view, memory_of
+from mirage_kernels.generator.partition.trace import Node, Trace, memory_of
 
 FEW = 64  # rows up to which kernels multiply at the speed of memory
 MOST_FUNCTIONS = 24  # of a kernel without products

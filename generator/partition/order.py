@@ -6,9 +6,10 @@ import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.frontend.editing import upstream
+from mirage_kernels.generator.frontend.editing import is_view, upstream
 from mirage_kernels.generator.partition.groups import Group, Grouping, Kind, ordered
 from mirage_kernels.generator.partition.parts import Part
+from mirage_kernels.generator.partition.pieces import join_of
 from mirage_kernels.generator.partition.places import (
     gathers_of,
     passed_over,
@@ -17,7 +18,7 @@ from mirage_kernels.generator.partition.places import (
 )
 from mirage_kernels.generator.partition.reductions import reduces
 from mirage_kernels.generator.partition.siblings import with_siblings
-from mirage_kernels.generator.partition.trace import Node, Trace, base_of, is_view
+from mirage_kernels.generator.partition.trace import Node, Trace, base_of
 from mirage_kernels.generator.partition.views import in_its_order, looked_at
 
 
@@ -115,6 +116,7 @@ def _kernel(grouping: Grouping, group: Group) -> Part:
                 continue
             viewed = argument not in trace.inputs and is_view(argument)
             viewed = viewed and (not _is_item(grouping, argument) or argument.args[0] in own)
+            viewed = viewed and not join_of(argument)  # what lies in turn is taken as one dim
             viewed = viewed and not (
                 group.kind is Kind.PRODUCT and _is_reshape(grouping, argument, own)
             )

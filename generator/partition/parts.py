@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.editing import is_view
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.from_torch import (
     ROWS,
@@ -29,7 +30,7 @@ from mirage_kernels.generator.partition.places import Flow, Place, join_step
 from mirage_kernels.generator.partition.products import is_wide
 from mirage_kernels.generator.partition.reductions import reduces
 from mirage_kernels.generator.partition.siblings import in_place, recipe_of, step_of
-from mirage_kernels.generator.partition.trace import Node, Trace, base_of, is_view
+from mirage_kernels.generator.partition.trace import Node, Trace, base_of
 from mirage_kernels.generator.partition.views import Own, strides_of
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.program_steps import call

@@ -7,6 +7,7 @@ from typing import Any
 
 from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.editing import Node
+from mirage_kernels.generator.partition.casts import casts_last
 from mirage_kernels.generator.partition.packed import part_columns, slice_first
 from mirage_kernels.generator.partition.pieces import copies_in, in_pieces, sliced
 from mirage_kernels.generator.partition.rewriting import rewritten, with_numbers, without_wrappers
@@ -30,6 +31,7 @@ def prepare(
     graphs = [program.graph for program in programs]
     for graph in graphs:
         rewritten(graph)
+        casts_last(graph)
         with_activations(graph)
         as_numbers(graph)
     sliced(graphs)
@@ -38,6 +40,8 @@ def prepare(
         along_rows_first(graph)
         slice_first(graph)
     in_pieces(graphs)
+    for graph in graphs:
+        casts_last(graph)  # slices that are pieces among them
     copies = [copies_in(graph) for graph in graphs]
     parted = [part_columns(graph, packed) for graph in graphs]
     twins = [with_twins(graph, twice) for graph in graphs]

@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from mirage_kernels.generator.frontend.aten import ATEN
-from mirage_kernels.generator.frontend.editing import CASTS
+from mirage_kernels.generator.frontend.editing import CASTS, added, is_view
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.rewriting import regions, without_repeats
 
@@ -54,7 +54,35 @@ def in_pieces(graphs: Sequence[Any]) -> None:
     joins = [both for both in joins if _same([own.ranges for n in both if (own := join_of(n))])]
     for i, graph in enumerate(graphs):
         _Pieces(graph).move([both[i] for both in joins])
+        _without_empty(graph)
+        _with_copies(graph)
         without_repeats(graph)
+
+
+def _without_empty(graph: Any) -> None:
+    """Leave out what cats join that has no elements, as a rotation of whole heads leaves it."""
+    for cat in filter(is_cat, [*graph.nodes]):
+        kept = [x for x in cat.args[0] if 0 not in shape_of(x)]
+        cat.update_arg(0, kept or cat.args[0][:1])
+
+
+def _with_copies(graph: Any) -> None:
+    """Let kernels copy what a cat has beside values that they compute.
+
+    As what `copies_in` adds, a copy is the value times one.
+    """
+    for cat in filter(is_cat, [*graph.nodes]):
+        plain = [x for x in cat.args[0] if x.op == "placeholder" or is_view(x)]
+        if cat.meta["val"].is_floating_point() and any(map(is_elementwise, cat.args[0])):
+            made = {x: _times_one(graph, x, cat) for x in dict.fromkeys(plain)}
+            cat.update_arg(0, [made.get(x, x) for x in cat.args[0]])
+
+
+def _times_one(graph: Any, value: Node, before: Node) -> Node:
+    """Return a value times one in front of a node: a copy that a kernel may make."""
+    import torch
+
+    return added(graph, before, torch.ops.aten.mul.Tensor, (value, 1))
 
 
 def _same(values: Sequence[object]) -> bool:
@@ -217,9 +245,7 @@ def copies_in(graph: Any) -> dict[Node, Node]:
         at = WRITTEN_AT.get(operator_of(node))
         value = node.args[at] if at is not None and node.target._schema.is_mutable else None
         if isinstance(value, torch.fx.Node) and value.meta["val"].is_floating_point():
-            with graph.inserting_before(node):
-                found[node] = graph.call_function(torch.ops.aten.mul.Tensor, (value, 1))
-            found[node].meta = dict(value.meta)
+            found[node] = _times_one(graph, value, node)
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
-from mirage_kernels.generator.frontend.editing import CASTS, mutates
+from mirage_kernels.generator.frontend.editing import CASTS, is_view, mutates
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.indices import (
     Access,
@@ -24,7 +24,6 @@ from mirage_kernels.generator.partition.trace import (
     Node,
     Trace,
     base_of,
-    is_view,
     memory_of,
 )
 from mirage_kernels.generator.partition.views import Own, in_its_order, in_order, looked_at

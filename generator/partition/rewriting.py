@@ -1,10 +1,11 @@
 """Graphs that torch.export made, written in operators that kernels have forms for.
 
     view_as_real(view_as_complex(x) * y)  ->  stack(re, im), each of real products
-    view(cast(x))                         ->  cast(view(x)), where x is an input
     type_as(x, y)                         ->  cast(x)
     unbind(x)[i]                          ->  select(x, i)
     narrow(x, i, n, m)                    ->  x[..., n:n + m]
+    x[:, [n]]                             ->  x[:, n:n + 1]
+    pad(x, [0, 0])                        ->  x
     dropout(x)                            ->  x, unless a module trains
     ones_like(x), x.new_ones(n)           ->  full(n, 1), which takes no tensor
     torch.tensor(2.0)                     ->  full([], 2.0)
@@ -25,13 +26,13 @@ It is done before anything else, alike in the graphs of one function at several 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any
 
 from mirage_kernels.generator.errors import RecipeError
-from mirage_kernels.generator.frontend.editing import CASTS, Node, added, is_op, mutates, substitute
+from mirage_kernels.generator.frontend.editing import Node, added, is_op, mutates, substitute
 from mirage_kernels.generator.frontend.export import operator_of
 
 PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "einsum", "mv"))
@@ -63,6 +64,7 @@ def rewritten(graph: Any) -> None:
     _without_narrow(graph)
     _without_glu(graph)
     _without_pools(graph)
+    _without_empty_pads(graph)
     _without_copies_of_all(graph)
     _with_copies_of_turned(graph)
     for node in [n for n in graph.nodes if is_op(n, "einsum")]:
@@ -72,7 +74,6 @@ def rewritten(graph: Any) -> None:
     complexes = _Complexes(graph)
     for node in [n for n in graph.nodes if is_op(n, "view_as_real", "real", "imag")]:
         complexes.as_real(node)
-    _casts_last(graph)
 
 
 AUTOCAST = "wrap_with_autocast"
@@ -114,6 +115,7 @@ def with_numbers(program: Any) -> None:
     import torch
 
     graph, known = program.graph, constants_of(program)
+    _with_slices(graph, known)
     for node in [n for n in graph.nodes if is_op(n, "detach") and mutates_alone(n)]:
         substitute(graph, node, node.args[0])
     for node in [n for n in graph.nodes if n in known and known[n].numel() == 1]:
@@ -127,6 +129,21 @@ def with_numbers(program: Any) -> None:
         graph.erase_node(node)
 
 
+def _with_slices(graph: Any, known: Mapping[Node, Any]) -> None:
+    """Write one index along a dim, as of `x[:, [-2]]`, as a slice."""
+    import torch
+
+    for node in [n for n in graph.nodes if is_op(n, "index")]:
+        x, indices = node.args
+        at = [i for i, index in enumerate(indices) if index is not None]
+        index = indices[at[0]]
+        given = index.args[0] if is_op(index, "lift_fresh_copy") else index
+        if len(at) == 1 and given in known and known[given].shape == (1,):
+            first = int(known[given]) % int(x.meta["val"].shape[at[0]])
+            taken = (x, at[0], first, first + 1)
+            substitute(graph, node, added(graph, node, torch.ops.aten.slice.Tensor, taken))
+
+
 def mutates_alone(node: Node) -> bool:
     """Say whether an operator writes over what a constant is copied to."""
     return mutates(node) and is_op(node.args[0], "lift_fresh_copy")
@@ -135,7 +152,8 @@ def mutates_alone(node: Node) -> bool:
 def constants_of(program: Any) -> dict[Node, Any]:
     """Return the tensors of an exported program that are neither inputs nor a module's own."""
     specs = program.graph_signature.input_specs
-    targets = {s.arg.name: s.target for s in specs if str(s.target).startswith("lifted_tensor_")}
+    named = ((s, str(s.target).rpartition(".")[2]) for s in specs)
+    targets = {s.arg.name: s.target for s, own in named if own.startswith("lifted_tensor_")}
     nodes = (n for n in program.graph.nodes if n.op == "placeholder" and n.name in targets)
     return {n: program.constants[targets[n.name]] for n in nodes}
 
@@ -179,6 +197,12 @@ def _without_unbind(graph: Any) -> None:
             dim = [*source.args[1:], *source.kwargs.values(), 0][0]
             given = (source.args[0], dim, number)
             substitute(graph, node, added(graph, node, torch.ops.aten.select.int, given))
+
+
+def _without_empty_pads(graph: Any) -> None:
+    for node in [n for n in graph.nodes if is_op(n, "pad", "constant_pad_nd")]:
+        if not any(node.args[1]) and not any(map(mutates, graph.nodes)):
+            substitute(graph, node, node.args[0])
 
 
 def _without_narrow(graph: Any) -> None:
@@ -320,28 +344,6 @@ def without_repeats(graph: Any) -> None:
         one = added(graph, node, aten.unsqueeze.default, (x, at + 1))
         more = added(graph, node, aten.expand.default, (one, sizes))
         substitute(graph, node, added(graph, node, aten.flatten.using_ints, (more, at, at + 1)))
-
-
-def _casts_last(graph: Any) -> None:
-    """Look at inputs before they are cast: a kernel casts what it takes of them."""
-    region = regions(graph)
-    for node in [*graph.nodes]:
-        cast = node.args[0] if is_op(node, *SEEN) else None
-        if cast is None or not is_op(cast, *CASTS) or not _is_given(cast.args[0]):
-            continue
-        if region[cast] != region[node]:
-            continue
-        seen = added(graph, node, node.target, (cast.args[0], *node.args[1:]), **node.kwargs)
-        made = added(graph, node, cast.target, (seen, *cast.args[1:]), **cast.kwargs)
-        region |= dict.fromkeys((seen, made), region[node])
-        substitute(graph, node, made)
-
-
-def _is_given(node: Node) -> bool:
-    """Say whether a node is an input, or a view of one."""
-    while is_op(node, *SEEN):
-        node = node.args[0]
-    return bool(node.op == "placeholder")
 
 
 @dataclass(frozen=True)

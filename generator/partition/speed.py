@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirage_kernels.generator.frontend.editing import CASTS
+from mirage_kernels.generator.frontend.editing import CASTS, is_view, upstream
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.groups import Kind
 from mirage_kernels.generator.partition.parts import Part
@@ -13,7 +13,6 @@ from mirage_kernels.generator.partition.products import (
     is_wider,
     products_of,
 )
-from mirage_kernels.generator.partition.trace import is_view
 from mirage_kernels.generator.pipeline import Result
 
 OF_FEW_TOKENS = "sliced_k"
@@ -32,19 +31,25 @@ def _is_fixed(part: Part) -> bool:
 def is_slow(result: Result, part: Part) -> bool:
     """Say whether another cut multiplies weights faster, or PyTorch does.
 
-    So it is where there is the general schedule only, or for 64 rows one that is made for few; not
-    where PyTorch would write operands anew, in fp32. Products by several matrices are general in
-    any case: those are slow that are more than one kernel.
+    So it is where there is the general schedule only, or behind functions of the rows, for 64 of
+    these, one that is made for few; not where PyTorch would write operands anew, in fp32. Products
+    by several matrices are general in any case: those are slow that are more than one kernel.
     """
     if result.record.no_plan:
         return True
     variants = result.record.variants
     alone = part.siblings[0] if part.siblings else part
-    few = len(alone.computing) > 1 and variants[-1].schedule == OF_FEW_TOKENS
+    few = _computes_in_front(alone) and variants[-1].schedule == OF_FEW_TOKENS
     one = len(result.record.graph.blocks) == 1
     if part.kind is not Kind.PRODUCT or not _of_weights(part):
         return False
     return few or not (is_fast(result) or (one and _is_general(result, part)))
+
+
+def _computes_in_front(part: Part) -> bool:
+    """Say whether a product takes something that its kernel computes."""
+    own = {*part.computing}
+    return any(own & upstream(n, {*part.nodes}) - {n} for n in products_of(part.nodes))
 
 
 def _is_general(result: Result, part: Part) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.declarations import TAKEN
-from mirage_kernels.generator.frontend.editing import CASTS, arguments_of, mutates
+from mirage_kernels.generator.frontend.editing import CASTS, arguments_of, is_view, mutates
 from mirage_kernels.generator.frontend.export import (
     BRANCHES,
     LONGER,
@@ -42,12 +42,6 @@ if TYPE_CHECKING:
 
 Node = Any  # torch.fx.Node
 MOST_CONSTANT = 2**16  # elements of a tensor that a program's document has
-_VIEWS = """
-view reshape _unsafe_view permute transpose swapaxes swapdims t numpy_T mT mH adjoint squeeze
-unsqueeze expand expand_as flatten unflatten alias detach slice select narrow split chunk getitem
-view_as_real
-"""
-VIEWS = frozenset(_VIEWS.split())
 
 
 @dataclass(frozen=True)
@@ -353,11 +347,6 @@ def written_by(node: Node) -> list[Node]:
     given = arguments_of(node)
     several = (given[name] for name in ends)
     return [n for x in several for n in (x if isinstance(x, list | tuple) else [x]) if n]
-
-
-def is_view(node: Node) -> bool:
-    """Say whether a node only looks at its operand in another way."""
-    return node.target is operator.getitem or operator_of(node) in VIEWS
 
 
 def _used(nodes: Sequence[Node], results: Sequence[Node]) -> list[Node]:

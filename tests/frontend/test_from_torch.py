@@ -222,3 +222,11 @@ def test_a_function_of_a_file_without_inputs_is_refused(tmp_path: Path) -> None:
     file.write_text("def double(x):\n    return x + x\n")
     with pytest.raises(RecipeError, match="no inputs to trace it with"):
         load_recipe(f"{file}:double")
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_module_may_lie_on_any_device(device: str) -> None:
+    with torch.device(device):
+        module = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU()).bfloat16()
+    made = from_torch(module, {"input": torch.empty(8, 64, dtype=torch.bfloat16)}, name="layer")
+    assert {*made.inputs} == {"input", "_0_weight", "_0_bias"}

@@ -131,6 +131,18 @@ def test_a_product_that_only_the_general_schedule_has_goes_alone_then_to_pytorch
     assert ways(program) == [["[linear]", "relu, mul, logsumexp"]]
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_slows_a_product_down_goes_alone_and_what_is_behind_it_does_not(apart: bool) -> None:
+    def run(x: Tensor, w: Tensor, r: Tensor) -> Tensor:
+        return F.linear(F.rms_norm(x, (96,)) if apart else x, w) + r
+
+    def make(recipe: Recipe) -> Result:
+        return made(recipe, "sliced_k")
+
+    program = cut(run, ["x", "r"], make, x=(8, 96), w=(160, 96), r=(8, 160))
+    assert ways(program)[0] == (["rms_norm", "linear, add"] if apart else ["linear, add"])
+
+
 def test_extents_are_those_of_the_call() -> None:
     def folded(x: Tensor) -> Tensor:
         return torch.softmax(x.reshape(x.shape[0] * 4, 24), -1).reshape(x.shape[0], 96)

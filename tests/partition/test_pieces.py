@@ -57,6 +57,15 @@ def partly_rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((rotated(turning, cos, sin), left), dim=-1)
 
 
+def rotated_in_fp32(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    turned = torch.exp(x).transpose(0, 1).float()
+    return (rotated(turned, cos, sin)).to(x.dtype)
+
+
+def rotated_whole(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return torch.cat((rotated(x[..., :24], cos, sin), x[..., 24:]), dim=-1)
+
+
 def fused(x: Tensor, w: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     q, k, v = F.linear(x, w).view(-1, 6, 16).split((4, 1, 1), dim=1)
     both = rotated(torch.cat((q, k), dim=1), cos, sin)
@@ -97,6 +106,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, tuple[int, ...]]]] = {
         partly_rotated,
         {"x": (5, 4, 24), "cos": (5, 1, 16), "sin": (5, 1, 16)},
     ),
+    "a whole that turns, and nothing": (
+        rotated_whole,
+        {"x": (5, 4, 24), "cos": (5, 1, 24), "sin": (5, 1, 24)},
+    ),
+    "a cast that turns": (
+        rotated_in_fp32,
+        {"x": (5, 4, 24), "cos": (5, 24), "sin": (5, 24)},
+    ),
     "heads of one product": (
         fused,
         {"x": (5, 32), "w": (96, 32), "cos": (5, 1, 16), "sin": (5, 1, 16)},
@@ -115,6 +132,27 @@ def test_what_is_computed_piece_by_piece_is_the_same(name: str) -> None:
     run, shapes = FUNCTIONS[name]
     program = cut(run, [], **shapes)
     require_same(program, run, **{n: drawn(*s) for n, s in shapes.items()})
+
+
+@pytest.mark.parametrize("width", [16, 24])
+def test_what_does_not_turn_is_copied_by_the_kernel_of_what_does(width: int) -> None:
+    def run(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return torch.cat((rotated(x[..., :width], cos, sin), x[..., width:]), dim=-1)
+
+    shapes = {"x": (6, 4, 24), "cos": (6, 1, width), "sin": (6, 1, width)}
+    program = cut(run, [*shapes], **shapes)
+    (alone,) = ways(program)
+    assert len(alone) == 1
+    (join,) = steps(program, "join")
+    assert join["copies"] == []
+    require_same(program, run, **{n: drawn(3, *s[1:]) for n, s in shapes.items()})
+
+
+def test_a_value_is_cast_where_its_pieces_are_taken() -> None:
+    shapes = {"x": (6, 4, 24), "cos": (6, 24), "sin": (6, 24)}
+    program = cut(rotated_in_fp32, [], **shapes)
+    assert [text for text in ways(program)[0] if text.startswith("[")] == []
+    assert "to" not in ways(program)[0][0].split(", ")  # it is stored as it was computed
 
 
 def test_a_gate_beside_its_operand_goes_to_a_kernel_as_views() -> None:
@@ -142,19 +180,10 @@ def test_pieces_that_no_kernel_makes_together_are_made_apart() -> None:
 
 
 def test_a_piece_that_pytorch_makes_is_copied() -> None:
-    def sorted_beside(x: Tensor) -> Tensor:
-        return torch.cat((torch.sort(x, dim=1)[0], torch.exp(x)), dim=1)
+    def summed_beside(x: Tensor) -> Tensor:
+        return torch.cat((torch.cumsum(x, dim=1), torch.exp(x)), dim=1)
 
-    program = cut(sorted_beside, ["x"], x=(8, 16))
+    program = cut(summed_beside, ["x"], x=(8, 16))
     (join,) = steps(program, "join")
     assert [(c["start"], c["size"]) for c in join["copies"]] == [(0, 16)]
-    require_same(program, sorted_beside, x=drawn(5, 16))
-
-
-def test_what_is_joined_to_joined_pieces_is_copied_beside_them() -> None:
-    shapes = {"x": (5, 4, 24), "cos": (5, 1, 16), "sin": (5, 1, 16)}
-    program = cut(partly_rotated, [*shapes], **shapes)
-    (join,) = steps(program, "join")
-    assert [(c["start"], c["size"]) for c in join["copies"]] == [(16, 8)]
-    assert len(steps(program, "kernel")) == 1
-    require_same(program, partly_rotated, **{n: drawn(3, *s[1:]) for n, s in shapes.items()})
+    require_same(program, summed_beside, x=drawn(5, 16))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cutting import cut, drawn, require_same, ways
+from cutting import by_references, cut, drawn, made, require_same, ways
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.partition.program import partitioned
 from mirage_kernels.generator.partition.rewriting import spelled_out
+from mirage_kernels.generator.partition.trace import Function
 from mirage_kernels.generator.pipeline import Result, generate
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.request import Request
@@ -56,6 +58,28 @@ def test_a_narrowed_tensor_is_a_slice() -> None:
     program = cut(run, ["x"], x=(8, 96))
     assert ways(program) == [["mul"]]
     require_same(program, run, x=drawn(5, 96))
+
+
+def test_one_index_of_a_list_is_a_slice() -> None:
+    class Ends(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[:, [-2]] * x[:, [1]] + torch.tensor(2.0)
+
+    run = nn.Sequential(nn.Sequential(Ends(), nn.ReLU()), nn.Tanh())
+    examples = {"input": torch.empty(8, 12, 32, dtype=torch.bfloat16)}
+    program = partitioned(Function(run, examples, {}, "f"), DType.BF16, "sm_90a", made)
+    assert ways(program) == [["mul, add, relu, tanh"]]
+    x = drawn(8, 12, 32)
+    torch.testing.assert_close(by_references(program, {"input": x}), run(x), atol=0.02, rtol=0.02)
+
+
+def test_pads_of_nothing_are_left_out() -> None:
+    def run(x: Tensor) -> Tensor:
+        return F.pad(torch.tanh(x), (0, 0, 0, 0)) * 2
+
+    program = cut(run, ["x"], x=(8, 32))
+    assert ways(program) == [["tanh, mul"]]
+    require_same(program, run, x=drawn(5, 32))
 
 
 def test_tensors_of_one_number_take_nothing_of_those_that_they_are_like() -> None:
