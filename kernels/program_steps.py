@@ -87,11 +87,18 @@ def call(step: Mapping[str, Any], values: Values, extents: Extents) -> None:
     values[step["result"]] = called(name, operator_named(name), args, named)
 
 
+def _part_of(whole: Tensor, part: Mapping[str, Any]) -> Tensor:
+    """Return a range of a tensor along one dim, every element or every `step`-th."""
+    start, step = part["start"], part.get("step", 1)
+    taken = slice(start, start + part["size"] * step, step)
+    return whole[(slice(None),) * part["dim"] + (taken,)]
+
+
 def join(step: Mapping[str, Any], values: Values) -> None:
     """Copy into a tensor the parts that no kernel has written there; name it as the result."""
     whole = values[step["join"]]
     for part in step["copies"]:
-        to = whole.narrow(part["dim"], part["start"], part["size"])
+        to = _part_of(whole, part)
         to.copy_(values[part["piece"]].reshape(to.shape))
     values[step["result"]] = whole
 
@@ -161,7 +168,7 @@ def _place(
     if "seen" in place:
         part = part.view(decoded(place["seen"], {}, extents, None))
     if "dim" in place:
-        part = part.narrow(place["dim"], place["start"], place["size"])
+        part = _part_of(part, place)
     return part.view(decoded(place["as"], {}, extents, None))
 
 

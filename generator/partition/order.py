@@ -9,10 +9,11 @@ from dataclasses import replace
 from mirage_kernels.generator.frontend.editing import is_view, upstream
 from mirage_kernels.generator.partition.groups import Group, Grouping, Kind, ordered
 from mirage_kernels.generator.partition.parts import Part
-from mirage_kernels.generator.partition.pieces import join_of
+from mirage_kernels.generator.partition.pieces import is_join, join_of
 from mirage_kernels.generator.partition.places import (
     gathers_of,
     passed_over,
+    pieces,
     places_of,
     views_first,
 )
@@ -104,6 +105,8 @@ def _placed(trace: Trace, parts: Sequence[Part], apart: Collection[Node]) -> Ite
         own = {n: place for n, place in places.items() if n in part.results or place.call is call}
         written = call is not None and any(p.write or n in copies for n, p in own.items())
         inputs = tuple({p.whole for p in own.values()}) if written else part.inputs
+        if call is not None and own and is_join(call):
+            inputs = tuple(n for n, _ in pieces(trace, call))
         yield replace(part, places=own, inputs=inputs)
 
 

@@ -72,8 +72,10 @@ def _with_copies(graph: Any) -> None:
     As what `copies_in` adds, a copy is the value times one.
     """
     for cat in filter(is_cat, [*graph.nodes]):
-        plain = [x for x in cat.args[0] if x.op == "placeholder" or is_view(x)]
-        if cat.meta["val"].is_floating_point() and any(map(is_elementwise, cat.args[0])):
+        inner = {x: own.pieces for x in cat.args[0] if (own := inner_of(x, cat))}
+        plain = [x for x in cat.args[0] if x not in inner and (x.op == "placeholder" or is_view(x))]
+        computed = any(is_elementwise(n) for x in cat.args[0] for n in inner.get(x, [x]))
+        if cat.meta["val"].is_floating_point() and computed:
             made = {x: _times_one(graph, x, cat) for x in dict.fromkeys(plain)}
             cat.update_arg(0, [made.get(x, x) for x in cat.args[0]])
 
@@ -142,6 +144,27 @@ def join_of(node: Node) -> Join | None:
         return None
     in_turn = tuple((i, length, len(pieces)) for i in range(len(pieces)))
     return Join(node, pieces, -1, in_turn)
+
+
+def inner_of(piece: Node, cat: Node) -> Join | None:
+    """Return what a piece of a cat joins in turn along the same dim, for this cat alone."""
+    join = join_of(piece)
+    if join is None or is_cat(piece) or joined_dim(cat) != join.at:
+        return None
+    alone = {*piece.users} == {cat} and {*piece.args[0].users} == {piece}
+    return join if alone and len({*join.pieces}) == len(join.pieces) else None
+
+
+def inside(cat: Node) -> list[Node]:
+    """Return the stacks that are joined inside of a cat, and their flat views."""
+    flat = [x for x in cat.args[0] if inner_of(x, cat) is not None]
+    return [*flat, *(x.args[0] for x in flat)]
+
+
+def outer_of(node: Node) -> Node | None:
+    """Return the cat that a stack is joined inside of."""
+    users = (cat for view in node.users for cat in view.users if is_stack(node) and is_cat(cat))
+    return next((cat for cat in users if node in inside(cat)), None)
 
 
 def joined_dim(cat: Node) -> int:

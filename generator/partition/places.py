@@ -18,7 +18,17 @@ from mirage_kernels.generator.partition.indices import (
     strides_in_memory,
     write_of,
 )
-from mirage_kernels.generator.partition.pieces import extents, is_join, joined_dim, ranges, shape_of
+from mirage_kernels.generator.partition.pieces import (
+    extents,
+    inner_of,
+    inside,
+    is_cat,
+    is_join,
+    joined_dim,
+    outer_of,
+    ranges,
+    shape_of,
+)
 from mirage_kernels.generator.partition.products import is_wide
 from mirage_kernels.generator.partition.trace import (
     Node,
@@ -48,13 +58,17 @@ class Flow:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a result goes instead of by `call`: a tensor, or its range along one dim."""
+    """Where a result goes instead of by `call`: a tensor, or its range along one dim.
+
+    Of the range every element, or every `step`-th.
+    """
 
     call: Node
     whole: Node
     dim: int = WHOLE
     start: int = 0
     end: int = 0
+    step: int = 1
     write: Access | None = None  # rows that an index says
     joined: Node | None = None  # a cat that is written so, its range is meant
 
@@ -63,8 +77,7 @@ class Place:
         assert self.write is not None
         made = self.write.standing_in(trace, own)
         if self.joined is not None:
-            made = _viewed(made, own(self.joined))
-            made = made.narrow(self.dim, self.start, self.end - self.start)
+            made = self._part(_viewed(made, own(self.joined)))
         return _viewed(made, own(value))
 
     def strides(self, trace: Trace, value: Node, own: Own) -> tuple[int, ...]:
@@ -78,16 +91,21 @@ class Place:
             return strides_in_memory(self.seen(trace, value, own))
         if self.dim == WHOLE:
             return in_order(looked_at(trace, self.whole, own).view(shape_of(own(value))))
-        made = torch.empty(shape_of(own(self.whole)), device="meta")
-        part = made.narrow(self.dim, self.start, self.end - self.start)
+        part = self._part(torch.empty(shape_of(own(self.whole)), device="meta"))
         return in_order(_viewed(part, own(value)))
+
+    def _part(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return its range of a tensor."""
+        return whole[(slice(None),) * self.dim + (slice(self.start, self.end, self.step),)]
 
     def data(self, trace: Trace) -> Step:
         """Return the place as data."""
         made = {"value": trace.name(self.whole)}
         if self.dim == WHOLE:
             return made
-        part = {"dim": self.dim, "start": self.start, "size": self.end - self.start}
+        size = len(range(self.start, self.end, self.step))
+        part = {"dim": self.dim, "start": self.start, "size": size}
+        part |= {"step": self.step} if self.step > 1 else {}
         if self.write is not None:
             return made | self._rows_of_pieces(trace, part)
         return made | {"shape": trace.shape(self.whole)} | part
@@ -115,8 +133,8 @@ def places_of(trace: Trace, parts: Sequence[Flow], apart: Collection[Node]) -> d
     for i, part in enumerate(parts):
         found = list[tuple[Node, Place]]()
         (node,) = part.nodes if part.called else (None,)
-        if node is not None and is_join(node) and node not in changed:
-            found = [*pieces(trace, node)]
+        if node is not None and is_join(node) and not {node, outer_of(node)} & changed:
+            found = [*pieces(trace, node)] if outer_of(node) is None else []
         elif node is not None and operator_of(node) == "copy" and mutates(node):
             found = [*_copied(trace, parts, i, made)]
         for n, place in found:
@@ -238,8 +256,8 @@ def _flows_only(trace: Trace, value: Node, user: Node) -> bool:
 
 
 def passed_over(trace: Trace, places: Mapping[Node, Place]) -> set[Node]:
-    """Return the cats and views between results and the rows that an index says they go to."""
-    found = set[Node]()
+    """Return what is between results and where they go: cats and views, stacks inside of cats."""
+    found = {n for p in places.values() if is_cat(p.call) for n in inside(p.call)}
     for value, place in places.items():
         node = value if place.write is None or place.joined is None else place.joined
         todo = [] if place.write is None else [node]
@@ -256,7 +274,11 @@ def pieces(trace: Trace, cat: Node) -> Iterator[tuple[Node, Place]]:
     dim, joined = joined_dim(cat) + len(shape_of(cat)), cat.args[0]
     static = extents(cat) == extents(trace.pairs[cat]) and len({*joined}) == len(joined)
     for piece, (start, end) in zip(joined, ranges(extents(cat)), strict=True):
-        if static:
+        inner = inner_of(piece, cat)
+        if static and inner is not None:
+            for at, (first, _, step) in zip(inner.pieces, inner.ranges, strict=True):
+                yield at, Place(cat, cat, dim, start + first, end, step)
+        elif static:
             yield piece, Place(cat, cat, dim, start, end)
 
 

@@ -26,6 +26,7 @@ It is done before anything else, alike in the graphs of one function at several 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_letters
@@ -134,13 +135,12 @@ def _with_slices(graph: Any, known: Mapping[Node, Any]) -> None:
     import torch
 
     for node in [n for n in graph.nodes if is_op(n, "index")]:
-        x, indices = node.args
-        at = [i for i, index in enumerate(indices) if index is not None]
-        index = indices[at[0]]
+        at = [i for i, index in enumerate(node.args[1]) if index is not None]
+        index = node.args[1][at[0]]
         given = index.args[0] if is_op(index, "lift_fresh_copy") else index
         if len(at) == 1 and given in known and known[given].shape == (1,):
-            first = int(known[given]) % int(x.meta["val"].shape[at[0]])
-            taken = (x, at[0], first, first + 1)
+            first = int(known[given])
+            taken = (node.args[0], at[0], first, first + 1 or sys.maxsize)
             substitute(graph, node, added(graph, node, torch.ops.aten.slice.Tensor, taken))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -104,6 +105,26 @@ def test_a_rotation_of_pairs_is_one_kernel_that_writes_both(name: str) -> None:
     (kernel,) = steps(program, "kernel")
     places = sorted((r["into"]["start"], r["into"]["size"]) for r in kernel["results"])
     assert places == [(0, 1), (1, 1)]
+    require_same(program, run, **given)
+
+
+def of_pairs_made_by_pytorch(x: Tensor, cos: Tensor) -> Tensor:
+    a, b = torch.cumsum(x[..., :32:2], 0), x[..., 1:32:2] * cos
+    return torch.cat((torch.stack((a, b), -1).flatten(-2), x[..., 32:]), -1)
+
+
+@pytest.mark.parametrize("run", [partly, of_pairs_made_by_pytorch])
+def test_pairs_of_a_part_are_written_where_they_lie(run: Callable[..., Tensor]) -> None:
+    given = {"x": drawn(6, 4, 40), "cos": HALF, "sin": HALF.flip(-1)}
+    given = {n: given[n] for n in inspect.signature(run).parameters}
+    program = cut(run, given)
+    (join,) = steps(program, "join")
+    (kernel,) = steps(program, "kernel")
+    ranges = ("start", "size", "step")
+    copied = [tuple(c.get(name, 1) for name in ranges) for c in join["copies"]]
+    made = [tuple(r["into"].get(name, 1) for name in ranges) for r in kernel["results"]]
+    assert sorted(copied + made) == [(0, 16, 2), (1, 16, 2), (32, 8, 1)]
+    assert len(copied) == (run is of_pairs_made_by_pytorch)
     require_same(program, run, **given)
 
 
