@@ -32,10 +32,11 @@ def main() -> None:
     """Time the bytes of every program, in types of 16 bits, at every number of rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="in names")
     options = parser.parse_args()
     kernel_table()  # the extension brings the kernels
     rows = []
-    for one in PROGRAMS.values():
+    for one in (p for p in PROGRAMS.values() if any(text in p.name for text in options.only)):
         for count in one.rows:
             inputs = one.inputs(count, torch.bfloat16, "cuda")
             moved = one.bytes_moved(inputs, several(one.run(**inputs)))

@@ -171,7 +171,7 @@ def vision_layer(
     return x + F.linear(F.gelu(F.linear(y, wup, bup)), wdown, bdown)
 
 
-# -- Falcon: all heads over one of keys, chosen by lists; attention and MLP take the same norm -----
+# -- Falcon: all heads over one of keys, attention and MLP take the same norm ----------------------
 
 FALCON, FALCON_HEAD = 4544, 64
 
@@ -203,8 +203,31 @@ def falcon_layer(
 ) -> Tensor:
     y = F.layer_norm(x, (FALCON,), n, nb)
     heads = F.linear(y, wqkv).view(*x.shape[:2], -1, FALCON_HEAD)
-    q, k, v = (t.transpose(1, 2) for t in (heads[:, :, :-2], heads[:, :, [-2]], heads[:, :, [-1]]))
+    parts = heads[:, :, :-2], heads[:, :, -2:-1], heads[:, :, -1:]
+    q, k, v = (part.transpose(1, 2) for part in parts)
     q, k = (_rotated_halves(t, cos, sin) for t in (q, k))
     seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     mlp = F.linear(F.gelu(F.linear(y, wup)), wdown)
     return mlp + F.linear(_side_by_side(seen), wo) + x
+
+
+# -- GLM: pairs of the first half of each head turn ------------------------------------------------
+
+
+@program(
+    "others/glm_rotation",
+    rows=(1, 64),
+    q=("M", 32, 128),
+    k=("M", 2, 128),
+    cos=("M", 1, 32),
+    sin=("M", 1, 32),
+)
+def glm_rotation(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    cos, sin = (angles.repeat_interleave(2, dim=-1) for angles in (cos, sin))
+
+    def turned(heads: Tensor) -> Tensor:
+        x, stays = heads.chunk(2, dim=-1)
+        pairs = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+        return torch.cat((x * cos + pairs * sin, stays), dim=-1)
+
+    return turned(q), turned(k)

@@ -3,8 +3,9 @@
 `results/programs_made.json` is what `programs.generate` wrote, `results/programs_bf16.json` and
 `results/programs_fp16.json` are what `programs.measure` did; `results/mirage_made.json` and
 `results/mirage_fp16.json` are the same of `programs.mirage`; `results/triton.json` and
-`results/triton_programs.json` are what `programs.triton` wrote. The page has the parts whose files
-are there. Floors are those of `results/programs_bare.json`, which `programs.bare` wrote.
+`results/triton_programs.json` are what `programs.triton` wrote, `results/published_made.json` is
+what `programs.published` did. The page has the parts whose files are there. Floors are those of
+`results/programs_bare.json`, which `programs.bare` wrote.
 """
 
 from __future__ import annotations
@@ -200,6 +201,30 @@ def recorded_lines(made: Sequence[Row], found: Row) -> Iterator[str]:
         )
 
 
+def published_lines(made: Sequence[Row]) -> Iterator[str]:
+    """Yield the section of the layers that transformers has."""
+    whole = [row for row in made if "ways" in row and not torch_of(row)]
+    seconds = [row["seconds"] for row in made]
+    yield from ("", "## Layers of transformers", "")
+    yield (
+        f"{len(made)} layers, each the package's own module at small sizes: two sequences of eight "
+        "tokens; `python -m programs.published`. PyTorch runs nothing of "
+        f"{len(whole)}. Two were generated at a time on two cores; median "
+        f"{statistics.median(seconds):.0f} s, at most {max(seconds):.0f} s. Mixtures of experts "
+        "that choose tokens by their values are left out: `torch.export` stops there."
+    )
+    yield from ("", "| layer | kernels | run by PyTorch | seconds |", "| --- | --- | --- | --- |")
+    for row in made:
+        kernels = len(row["kernels"]) if "kernels" in row else f"none: {row['reason']}"
+        yield f"| {row['program']} | {kernels} | {', '.join(torch_of(row))} | {row['seconds']} |"
+
+
+def torch_of(row: Row) -> list[str]:
+    """Return the operators that PyTorch runs of a program with one way."""
+    said = (line for line in row.get("ways", []) if line.startswith("  PyTorch: "))
+    return [line.removeprefix("  PyTorch: ").partition(":")[0] for line in said]
+
+
 def page() -> str:
     """Return docs/programs.md."""
     made = [row for row in read("programs_made") if row.get("dtype") != "fp16"]
@@ -219,6 +244,8 @@ def page() -> str:
         lines += times_lines(found)
     if there("mirage_fp16"):
         lines += recorded_lines(read("mirage_made"), read("mirage_fp16"))
+    if there("published_made"):
+        lines += published_lines(read("published_made"))
     lines += triton_lines()
     lines += ["", "## What each became", ""]
     lines += [
