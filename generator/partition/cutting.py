@@ -1,13 +1,14 @@
 """Where a part is cut that no kernel can be made of: a rule after the other, until one applies.
 
 A launch of several kernels is taken apart, and so are siblings. Pieces of one tensor and products
-go alone, products first without what is in front of them; the last sum starts a kernel of its own.
+go alone, products first without what is in front of them, then without what is behind; the last sum
+starts a kernel of its own.
 What is left is cut in halves, and what cannot be is PyTorch's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from mirage_kernels.generator.frontend.editing import taken_by, upstream
@@ -44,6 +45,8 @@ def _choices(part: Part, cuts: Cuts) -> Iterator[Cut]:
     yield from _of_sums_and_pieces(part, cuts)
     if products and part.computing[0] not in products:
         yield cuts.bare, products
+    if part.kind is Kind.PRODUCT and part.computing[-1] not in products:
+        yield cuts.last, [*_final(products, {*part.nodes})]
     if products and len(part.computing) > 1:
         yield cuts.alone, products
     sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
@@ -62,6 +65,13 @@ def _of_sums_and_pieces(part: Part, cuts: Cuts) -> Iterator[Cut]:
     sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
     if len(sums) > 1 and len(part.results) > 1 and not {*sums} & cuts.apart:
         yield cuts.apart, sums[-1:]
+
+
+def _final(products: Sequence[Node], own: Collection[Node]) -> Iterator[Node]:
+    """Yield the products that no other one takes."""
+    for product in products:
+        if not any(product in upstream(p, own) for p in products if p is not product):
+            yield product
 
 
 def _elements(node: Node) -> int:

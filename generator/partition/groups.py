@@ -162,6 +162,7 @@ class Grouping:
         among = [] if node in self.first else among
         fitting = [g for g in among if g.region == region and self._room(g, [node])]
         fitting = [g for g in fitting if not {*g.nodes} & {*self.alone, *self.last}]
+        fitting = [g for g in fitting if not self._is_summed_beside(node, g)]
         for group in sorted(fitting, key=lambda g: order[id(g)], reverse=True):
             if self._joins(node, group) and not self._ended(node, group):
                 self._add(node, group)
@@ -171,6 +172,18 @@ class Grouping:
                 return
         copies = operator_of(node) in SAME - CASTS
         self._add(node, Group(Kind.CALL if copies else Kind.CHAIN, region))
+
+    def _is_summed_beside(self, node: Node, product: Group) -> bool:
+        """Say whether a function of what a product stores for others goes into sums alone.
+
+        As the square of a norm's values does: sums are another kernel's, which computes it.
+        """
+        taken = [self.seen(a) for a in node.all_input_nodes]
+        own = [a for a in taken if self.of.get(a) is product and product.kind is Kind.PRODUCT]
+        shared = any(len({*self.users(a)}) > 1 for a in own)
+        users = [*self.users(node)]
+        summed = bool(users) and all(map(reduces, users))
+        return shared and summed and node not in map(self.seen, self.trace.results)
 
     def _ended(self, node: Node, group: Group) -> bool:
         """Say whether a group stores what a node takes of it: a sum has no second result."""
