@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 from cutting import cut, drawn, made, really_made, require_same, ways
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
@@ -48,6 +49,37 @@ def test_a_norm_and_three_products_are_one_proved_kernel() -> None:
 def test_the_program_gives_every_weight_and_takes_every_result() -> None:
     given = {name: drawn(*shape) for name, shape in SHAPES.items()}
     require_same(program(), projected, **given | {"x": drawn(5, K)})
+
+
+def spelled_out(x: Tensor, n: Tensor) -> Tensor:
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return n * normed.to(x.dtype)
+
+
+def test_norms_behind_products_are_spelled_out_in_kernels_of_their_own() -> None:
+    def run(x: Tensor, n: Tensor, w0: Tensor, w1: Tensor, w2: Tensor) -> Three:
+        y = spelled_out(x, n)
+        q, k, v = (F.linear(y, w).view(-1, len(w) // 32, 32) for w in (w0, w1, w2))
+        return spelled_out(q, n[:32]), spelled_out(k, n[:32]), v
+
+    program = cut(run, "x", **SHAPES)
+    norm = "pow, mean, add, rsqrt, mul, to, mul"
+    assert ways(program)[0] == [f"{norm}, linear, linear, linear", norm, norm]
+    require_same(program, run, **{name: drawn(*shape) for name, shape in SHAPES.items()})
+
+
+def test_a_residual_joins_its_product_and_the_norm_behind_it_the_next_one() -> None:
+    def run(x: Tensor, r: Tensor, n: Tensor, w: Tensor, g: Tensor, u: Tensor) -> tuple[Tensor, ...]:
+        x = r + F.linear(x, w)
+        y = spelled_out(x, n)
+        return F.silu(F.linear(y, g)) * F.linear(y, u), x
+
+    shapes = {"x": (8, K), "r": (8, K), "n": (K,), "w": (K, K), "g": (96, K), "u": (96, K)}
+    program = cut(run, "xr", **shapes)
+    norm = "pow, mean, add, rsqrt, mul, to, mul"
+    assert ways(program)[0] == ["linear, add", f"{norm}, linear, silu, linear, mul"]
+    require_same(program, run, **{name: drawn(*shape) for name, shape in shapes.items()})
 
 
 def test_above_64_rows_pytorch_multiplies_by_each() -> None:
