@@ -1,7 +1,8 @@
 """Layers of published models, as their code computes them: a few tokens of several sequences.
 
-Each differs from Llama's in what it made the generator learn: heads that turn in part, pairs that
-turn in fp32, queries, keys and values with biases behind a LayerNorm, all heads over one of keys.
+Each has what the generator learnt from such code: norms that are spelled out, heads that turn in
+part, pairs that turn in fp32, queries, keys and values with biases behind a LayerNorm, all heads
+over one of keys.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from programs import Size, program
 
-ROWS, TOKENS = (4, 64), 4
+ROWS, TOKENS, HEAD = (4, 64), 4, 128
 
 
 def _linears(**widths: tuple[int, int]) -> dict[str, tuple[Size, ...]]:
@@ -37,7 +38,6 @@ def _rotated_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 # -- GPT-NeoX and Pythia: a quarter of each head turns, attention and MLP take the same x ----------
 
 NEOX, TURNING = 2048, 32
-NEOX_HEAD = 128
 
 
 @program(
@@ -71,7 +71,7 @@ def neox_layer(
         turns, stays = heads[..., :TURNING], heads[..., TURNING:]
         return torch.cat((_rotated_halves(turns, cos, sin), stays), dim=-1)
 
-    qkv = _heads(F.linear(F.layer_norm(x, (NEOX,), n1, nb1), wqkv, bqkv), 3 * NEOX_HEAD)
+    qkv = _heads(F.linear(F.layer_norm(x, (NEOX,), n1, nb1), wqkv, bqkv), 3 * HEAD)
     q, k, v = qkv.chunk(3, dim=-1)
     seen = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
     inner = F.gelu(F.linear(F.layer_norm(x, (NEOX,), n2, nb2), wup, bup))
@@ -80,7 +80,7 @@ def neox_layer(
 
 # -- Command R: pairs turn in fp32, norms without biases, attention and MLP take the same norm -----
 
-COHERE, KV, COHERE_HEAD, COHERE_INNER = 4096, 8, 128, 14336
+COHERE, KV, COHERE_INNER = 4096, 8, 14336
 
 
 @program(
@@ -88,12 +88,12 @@ COHERE, KV, COHERE_HEAD, COHERE_INNER = 4096, 8, 128, 14336
     rows=ROWS,
     tokens=TOKENS,
     x=("M", "T", COHERE),
-    cos=("T", COHERE_HEAD),
-    sin=("T", COHERE_HEAD),
+    cos=("T", HEAD),
+    sin=("T", HEAD),
     n=(COHERE,),
     wq=(COHERE, COHERE),
-    wk=(KV * COHERE_HEAD, COHERE),
-    wv=(KV * COHERE_HEAD, COHERE),
+    wk=(KV * HEAD, COHERE),
+    wv=(KV * HEAD, COHERE),
     wo=(COHERE, COHERE),
     gate=(COHERE_INNER, COHERE),
     up=(COHERE_INNER, COHERE),
@@ -121,7 +121,7 @@ def cohere_layer(
     centred = wide - wide.mean(-1, keepdim=True)
     normed = centred * torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5)
     y = (n.float() * normed).to(x.dtype)
-    q, k, v = (_heads(F.linear(y, w), COHERE_HEAD) for w in (wq, wk, wv))
+    q, k, v = (_heads(F.linear(y, w), HEAD) for w in (wq, wk, wv))
     seen = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True, enable_gqa=True)
     mlp = F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down)
     return x + F.linear(_side_by_side(seen), wo) + mlp
@@ -209,6 +209,55 @@ def falcon_layer(
     seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     mlp = F.linear(F.gelu(F.linear(y, wup)), wdown)
     return mlp + F.linear(_side_by_side(seen), wo) + x
+
+
+# -- Llama as transformers has it: norms are spelled out in fp32 -----------------------------------
+
+LLAMA, LLAMA_KV, LLAMA_INNER = 4096, 1024, 14336
+
+
+@program(
+    "others/spelled_out_layer",
+    rows=ROWS,
+    tokens=TOKENS,
+    x=("M", "T", LLAMA),
+    cos=("T", HEAD),
+    sin=("T", HEAD),
+    before=(LLAMA,),
+    behind=(LLAMA,),
+    wq=(LLAMA, LLAMA),
+    wk=(LLAMA_KV, LLAMA),
+    wv=(LLAMA_KV, LLAMA),
+    wo=(LLAMA, LLAMA),
+    gate=(LLAMA_INNER, LLAMA),
+    up=(LLAMA_INNER, LLAMA),
+    down=(LLAMA, LLAMA_INNER),
+)
+def spelled_out_layer(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    before: Tensor,
+    behind: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+) -> Tensor:
+    def normed(x: Tensor, weight: Tensor) -> Tensor:
+        wide = x.float()
+        return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+    y = normed(x, before)
+    q, k, v = (_heads(F.linear(y, w), HEAD) for w in (wq, wk, wv))
+    q, k = (_rotated_halves(heads, cos, sin) for heads in (q, k))
+    seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    x = x + F.linear(_side_by_side(seen), wo)
+    y = normed(x, behind)
+    return x + F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down)
 
 
 # -- GLM: pairs of the first half of each head turn ------------------------------------------------
