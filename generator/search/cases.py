@@ -130,7 +130,7 @@ def full_cases(graph: Graph) -> list[Case]:
             more = 2 * tile + _EDGE if name in kept else tile + _edge(tile)
             uneven[name] = min(more, dim.size)
             full[name] = uneven[name] if dim.dynamic else dim.size
-    full = affordable(graph, full, whole)
+    full = affordable(graph, full, whole, MOST_PRODUCTS)
     for name, dim in dims.items():
         uncut = 1 if dim.dynamic else dim.size
         single[name] = min(whole[name], full[name]) if name in whole else uncut
@@ -138,7 +138,9 @@ def full_cases(graph: Graph) -> list[Case]:
     return [Case(tiles_of(graph), sizes) for sizes in distinct.values()]
 
 
-def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int]) -> dict[str, int]:
+def affordable(
+    graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int], most_products: float = inf
+) -> dict[str, int]:
     """Return extents for a draw: those given, or fewer rows where it would be too large.
 
     Rows are what a dim numbers that nothing sums along: every block does the same with its own.
@@ -157,7 +159,7 @@ def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int])
         return max((prod(fewer.get(d, 1) for d in names) for names in several), default=0)
 
     for kept, limit, between, multiplied in (
-        (_counted_dims(graph), MOST_ELEMENTS, MOST_BETWEEN, MOST_PRODUCTS),
+        (_counted_dims(graph), MOST_ELEMENTS, MOST_BETWEEN, most_products),
         (set[str](), MOST_SUMMED, inf, inf),
     ):
         elements = sum(prod(fewer[d] for d in n.out.type.names) for n in graph.inputs)
