@@ -152,13 +152,19 @@ class Command:
         return found
 
 
-def main() -> None:
-    """Generate all programs, or those that are named."""
-    parser = parser_of(__doc__)
+def command_in_types(
+    about: str | None, module: str, rows_of: Callable[[Program, argparse.Namespace], list[Row]]
+) -> Command:
+    """Return what a module was called for that generates programs in the types of --dtype."""
+    parser = parser_of(about)
     parser.add_argument("--dtype", nargs="+", default=["bf16"], choices=("bf16", "fp16"))
     options = parser.parse_args()
-    own = ["--dtype", *options.dtype]
-    Command("programs.generate", generated, options, own).run([*PROGRAMS.values()])
+    return Command(module, rows_of, options, ["--dtype", *options.dtype])
+
+
+def main() -> None:
+    """Generate all programs, or those that are named."""
+    command_in_types(__doc__, "programs.generate", generated).run([*PROGRAMS.values()])
 
 
 if __name__ == "__main__":

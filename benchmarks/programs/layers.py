@@ -35,6 +35,14 @@ def _rotated_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-b, a), dim=-1) * sin
 
 
+def _attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def _gated(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+
 # -- GPT-NeoX and Pythia: a quarter of each head turns, attention and MLP take the same x ----------
 
 NEOX, TURNING = 2048, 32
@@ -80,25 +88,21 @@ def neox_layer(
 
 # -- Command R: pairs turn in fp32, norms without biases, attention and MLP take the same norm -----
 
-COHERE, KV, COHERE_INNER = 4096, 8, 14336
+WIDTH, KV, INNER = 4096, 8, 14336  # of Llama-3.1-8B too
+ROTATED: dict[str, tuple[Size, ...]] = {"x": ("M", "T", WIDTH)}
+ROTATED |= {"cos": ("T", HEAD), "sin": ("T", HEAD)}
+WEIGHTS: dict[str, tuple[Size, ...]] = {
+    "wq": (WIDTH, WIDTH),
+    "wk": (KV * HEAD, WIDTH),
+    "wv": (KV * HEAD, WIDTH),
+    "wo": (WIDTH, WIDTH),
+    "gate": (INNER, WIDTH),
+    "up": (INNER, WIDTH),
+    "down": (WIDTH, INNER),
+}
 
 
-@program(
-    "others/cohere_layer",
-    rows=ROWS,
-    tokens=TOKENS,
-    x=("M", "T", COHERE),
-    cos=("T", HEAD),
-    sin=("T", HEAD),
-    n=(COHERE,),
-    wq=(COHERE, COHERE),
-    wk=(KV * HEAD, COHERE),
-    wv=(KV * HEAD, COHERE),
-    wo=(COHERE, COHERE),
-    gate=(COHERE_INNER, COHERE),
-    up=(COHERE_INNER, COHERE),
-    down=(COHERE, COHERE_INNER),
-)
+@program("others/cohere_layer", rows=ROWS, tokens=TOKENS, **ROTATED, n=(WIDTH,), **WEIGHTS)
 def cohere_layer(
     x: Tensor,
     cos: Tensor,
@@ -122,8 +126,8 @@ def cohere_layer(
     normed = centred * torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5)
     y = (n.float() * normed).to(x.dtype)
     q, k, v = (_heads(F.linear(y, w), HEAD) for w in (wq, wk, wv))
-    seen = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True, enable_gqa=True)
-    mlp = F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down)
+    seen = _attended(turned(q), turned(k), v)
+    mlp = _gated(y, gate, up, down)
     return x + F.linear(_side_by_side(seen), wo) + mlp
 
 
@@ -206,32 +210,22 @@ def falcon_layer(
     parts = heads[:, :, :-2], heads[:, :, -2:-1], heads[:, :, -1:]
     q, k, v = (part.transpose(1, 2) for part in parts)
     q, k = (_rotated_halves(t, cos, sin) for t in (q, k))
-    seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    seen = _attended(q, k, v)
     mlp = F.linear(F.gelu(F.linear(y, wup)), wdown)
     return mlp + F.linear(_side_by_side(seen), wo) + x
 
 
 # -- Llama as transformers has it: norms are spelled out in fp32 -----------------------------------
 
-LLAMA, LLAMA_KV, LLAMA_INNER = 4096, 1024, 14336
-
 
 @program(
     "others/spelled_out_layer",
     rows=ROWS,
     tokens=TOKENS,
-    x=("M", "T", LLAMA),
-    cos=("T", HEAD),
-    sin=("T", HEAD),
-    before=(LLAMA,),
-    behind=(LLAMA,),
-    wq=(LLAMA, LLAMA),
-    wk=(LLAMA_KV, LLAMA),
-    wv=(LLAMA_KV, LLAMA),
-    wo=(LLAMA, LLAMA),
-    gate=(LLAMA_INNER, LLAMA),
-    up=(LLAMA_INNER, LLAMA),
-    down=(LLAMA, LLAMA_INNER),
+    **ROTATED,
+    before=(WIDTH,),
+    behind=(WIDTH,),
+    **WEIGHTS,
 )
 def spelled_out_layer(
     x: Tensor,
@@ -254,10 +248,8 @@ def spelled_out_layer(
     y = normed(x, before)
     q, k, v = (_heads(F.linear(y, w), HEAD) for w in (wq, wk, wv))
     q, k = (_rotated_halves(heads, cos, sin) for heads in (q, k))
-    seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    x = x + F.linear(_side_by_side(seen), wo)
-    y = normed(x, behind)
-    return x + F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down)
+    x = x + F.linear(_side_by_side(_attended(q, k, v)), wo)
+    return x + _gated(normed(x, behind), gate, up, down)
 
 
 # -- GLM: pairs of the first half of each head turn ------------------------------------------------

@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from programs import PROGRAMS, Program, Size
-from programs.generate import Command, Row, parser_of
+from programs.generate import Row, command_in_types
 from programs.generate import generated as generated_of
 
 WIDTH, HEADS, KV_HEADS, HEAD, INNER = 1024, 16, 4, 64, 4096
@@ -39,7 +39,11 @@ class Alone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's hidden states."""
-        made = self.layer(x, **self.absent)
+        return self.hidden(x)
+
+    def hidden(self, x: Tensor, **taken: object) -> Tensor:
+        """Return the layer's hidden states, of what else it takes too."""
+        made = self.layer(x, **taken, **self.absent)
         return made[0] if isinstance(made, tuple) else made
 
 
@@ -48,15 +52,11 @@ class Rotated(Alone):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the layer's hidden states."""
-        made = self.layer(x, position_embeddings=(cos, sin), **self.absent)
-        return made[0] if isinstance(made, tuple) else made
+        return self.hidden(x, position_embeddings=(cos, sin))
 
 
-@dataclass(frozen=True)
 class Published(Program):
-    """A layer of transformers: what makes it."""
-
-    layer: Callable[[], nn.Module]
+    """A layer of transformers: `run` makes it."""
 
 
 def published(
@@ -82,7 +82,7 @@ def published(
 
     rows = (SEQUENCES * TOKENS,)
     registered = f"transformers/{model}"
-    PROGRAMS[registered] = Published(registered, Alone, shapes, rows, {}, layer=made)
+    PROGRAMS[registered] = Published(registered, made, shapes, rows, {})
 
 
 for turns, own_sizes, several in (
@@ -122,17 +122,14 @@ published("xlstm.xLSTMFeedForward", "xLSTMConfig", {"hidden_size": WIDTH})
 def generated(program: Program, options: argparse.Namespace) -> list[Row]:
     """Generate the kernels of one layer and return its row for each type."""
     assert isinstance(program, Published)
-    return generated_of(replace(program, run=program.layer()), options)
+    module: Any = program.run()
+    return generated_of(replace(program, run=module), options)
 
 
 def main() -> None:
     """Generate all layers, or those that are named."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--dtype", nargs="+", default=["bf16"], choices=("bf16", "fp16"))
-    options = parser.parse_args()
-    own = ["--dtype", *options.dtype]
-    chosen = [one for one in PROGRAMS.values() if isinstance(one, Published)]
-    Command("programs.published", generated, options, own).run(chosen)
+    layers = [one for one in PROGRAMS.values() if isinstance(one, Published)]
+    command_in_types(__doc__, "programs.published", generated).run(layers)
 
 
 if __name__ == "__main__":

@@ -133,8 +133,8 @@ def places_of(trace: Trace, parts: Sequence[Flow], apart: Collection[Node]) -> d
     for i, part in enumerate(parts):
         found = list[tuple[Node, Place]]()
         (node,) = part.nodes if part.called else (None,)
-        if node is not None and is_join(node) and not {node, outer_of(node)} & changed:
-            found = [*pieces(trace, node)] if outer_of(node) is None else []
+        if node is not None and is_join(node) and node not in changed and not outer_of(node):
+            found = [*pieces(trace, node)]
         elif node is not None and operator_of(node) == "copy" and mutates(node):
             found = [*_copied(trace, parts, i, made)]
         for n, place in found:

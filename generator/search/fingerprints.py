@@ -306,9 +306,9 @@ class Refined(Values):
                 return None
             known[key] = len(self.values)
             self.values.append(value)
-            self.arrays.append(made.array())
-            own_array = self.arrays[-1]
-            self.keys.append((key, own_array.real, *sorted(own_array.dims)))
+            array = made.array()
+            self.arrays.append(array)
+            self.keys.append((key, array.real, *sorted(array.dims)))
             self.derivations.append([])
             if not room:
                 self.extra.add(known[key])

@@ -187,3 +187,13 @@ def test_a_piece_that_pytorch_makes_is_copied() -> None:
     (join,) = steps(program, "join")
     assert [(c["start"], c["size"]) for c in join["copies"]] == [(0, 16)]
     require_same(program, summed_beside, x=drawn(5, 16))
+
+
+def test_one_of_several_results_of_pytorch_is_copied_by_the_kernel_of_what_is_beside_it() -> None:
+    def sorted_beside(x: Tensor) -> Tensor:
+        return torch.cat((torch.sort(x, dim=1)[0], torch.exp(x)), dim=1)
+
+    program = cut(sorted_beside, ["x"], x=(8, 16))
+    (join,) = steps(program, "join")
+    assert join["copies"] == []
+    require_same(program, sorted_beside, x=drawn(5, 16))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cutting import by_references, cut, drawn, made, require_same, ways
+from cutting import cut, cut_given, drawn, require_same, ways
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.partition.program import partitioned
 from mirage_kernels.generator.partition.rewriting import spelled_out
-from mirage_kernels.generator.partition.trace import Function
 from mirage_kernels.generator.pipeline import Result, generate
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.request import Request
@@ -66,11 +64,9 @@ def test_one_index_of_a_list_is_a_slice() -> None:
             return x[:, [-2]] * x[:, [1]] + x[:, [-1]] * torch.tensor(2.0)
 
     run = nn.Sequential(nn.Sequential(Ends(), nn.ReLU()), nn.Tanh())
-    examples = {"input": torch.empty(8, 12, 32, dtype=torch.bfloat16)}
-    program = partitioned(Function(run, examples, {}, "f"), DType.BF16, "sm_90a", made)
+    program = cut_given(run, {"input": drawn(8, 12, 32)})
     assert ways(program) == [["mul, mul, add, relu, tanh"]]
-    x = drawn(8, 12, 32)
-    torch.testing.assert_close(by_references(program, {"input": x}), run(x), atol=0.02, rtol=0.02)
+    require_same(program, run, input=drawn(8, 12, 32))
 
 
 def test_pads_of_nothing_are_left_out() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from cutting import drawn, made, really_made, require_same, ways
+from cutting import cut_given, drawn, made, really_made, require_same, ways
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -163,7 +163,6 @@ def test_the_triton_program_rounds_where_all_tensors_are_fp32() -> None:
         return x * 2, torch.einsum("bmkh,bkhn->bmhn", a * a, b)
 
     given = {"x": X, "a": torch.empty(2, 32, 32, 4), "b": torch.empty(2, 32, 4, 16)}
-    function = Function(run, {n: x.to("meta") for n, x in given.items()}, {}, "f")
-    program = partitioned(function, DType.BF16, "sm_90a", really_made)
+    program = cut_given(run, given, make=really_made)
     (triton,) = (t for n, t in program.results[1].files.items() if n.endswith(".py"))
     assert "storage = tl.bfloat16" in triton
