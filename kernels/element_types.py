@@ -13,4 +13,8 @@ TYPES = {  # by their names in signatures
     "int32": torch.int32,
     "int64": torch.int64,
     "bool": torch.bool,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
 }

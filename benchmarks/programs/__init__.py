@@ -25,6 +25,7 @@ class Program:
     `at` has tensors of whole numbers, each one more than the one before: the first. `by` names for
     a table or a cache the tensor that says which of its rows are read or written. `tokens` is how
     many each row has, where that is a dynamic dim too; rows are those of all tokens together.
+    `types` has the tensors of 8 bits: whole numbers of standard deviation 32, fp8 of 1.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Program:
     at: Mapping[str, int]
     by: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     tokens: int = field(default=1, kw_only=True)
+    types: Mapping[str, torch.dtype] = field(default_factory=dict, kw_only=True)
 
     @property
     def recipe(self) -> str:
@@ -60,13 +62,18 @@ class Program:
         made: Inputs = {}
         for i, (name, sizes) in enumerate(self.sizes(rows).items()):
             if name in self.at or device == "meta":
-                made[name] = torch.empty(sizes, dtype=dtype, device=device)
+                own = self.types.get(name, dtype)
+                made[name] = torch.empty(sizes, dtype=own, device=device)
                 if name in self.at:
                     numbers = torch.arange(made[name].numel(), device=device)
                     made[name] = (numbers + self.at[name]).reshape(sizes)
                 continue
             generator = torch.Generator(device).manual_seed(i)
             drawn = torch.randn(sizes, generator=generator, device=device)
+            if own := self.types.get(name):
+                whole = (32 * drawn).round().clamp(-127, 127)
+                made[name] = (drawn if own.is_floating_point else whole).to(own)
+                continue
             is_weight = sizes == self.shapes[name] and len(sizes) > 1
             made[name] = (drawn / sizes[-1] ** 0.5 if is_weight else drawn).to(dtype)
         return made
@@ -92,13 +99,15 @@ def program(
     at: Mapping[str, int] = MappingProxyType({}),
     by: Mapping[str, str] = MappingProxyType({}),
     tokens: int = 1,
+    types: Mapping[str, torch.dtype] = MappingProxyType({}),
     **shapes: tuple[Size, ...],
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Register a function under a name, with the shapes of its parameters (see `Program`)."""
 
     def register(run: Callable[..., object]) -> Callable[..., object]:
         assert name not in PROGRAMS, name
-        PROGRAMS[name] = Program(name, run, shapes, rows, at, by=by, tokens=tokens)
+        about = {"by": by, "tokens": tokens, "types": types}
+        PROGRAMS[name] = Program(name, run, shapes, rows, at, **about)
         return run
 
     return register

@@ -7,16 +7,10 @@ import operator
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.frontend.export import VIEWS, operator_of
 
 Node = Any  # torch.fx.Node
 CASTS = frozenset(("to", "_to_copy"))
-_VIEWS = """
-view reshape _unsafe_view permute transpose swapaxes swapdims t numpy_T mT mH adjoint squeeze
-unsqueeze expand expand_as flatten unflatten alias detach slice select narrow split chunk getitem
-view_as_real
-"""
-VIEWS = frozenset(_VIEWS.split())
 
 
 def is_op(node: Node, *ops: str) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mirage_kernels.element_types import TYPES
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend import masks
 from mirage_kernels.generator.frontend.aten import ATEN
@@ -23,6 +24,7 @@ from mirage_kernels.generator.frontend.chosen import given as mask_of
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.frontend.steps import Steps
 from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.ir.dtypes import EIGHT_BITS, STORAGE_DTYPES
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +42,12 @@ def plain(name: str) -> str:
     return re.sub(r"\W|^(?=\d)", "_", name)
 
 
+_VIEWS = """
+view reshape _unsafe_view permute transpose swapaxes swapdims t numpy_T mT mH adjoint squeeze
+unsqueeze expand expand_as flatten unflatten alias detach slice select narrow split chunk getitem
+view_as_real
+"""
+VIEWS = frozenset(_VIEWS.split())  # operators that only look at their operand in another way
 _PLAIN = (bool, int, float, str, type(None))  # examples of these types are constants
 BRANCHES = "it takes tensors by keyword and returns tensors; branches may not depend on values"
 RETURNED = "a program returns tensors, or None, beside what it writes over"
@@ -68,21 +76,24 @@ def exported(
 
 
 def _on_cpu(module: torch.nn.Module) -> torch.nn.Module:
-    """Return a module with its tensors on the CPU, where `fake` has examples; others lose values.
+    """Return a module with its tensors on the CPU, where `fake` has examples."""
+    own = (*module.parameters(), *module.buffers())
+    here = all(x.device.type == "cpu" for x in own)
+    return module if here else _without_values(module, lambda x: x.dtype)
 
-    What is not written to takes no memory.
-    """
+
+def _without_values(
+    module: torch.nn.Module, type_of: Callable[[torch.Tensor], torch.dtype]
+) -> torch.nn.Module:
+    """Return a copy of a module whose tensors have no values: on the CPU, they take no memory."""
     import torch
 
-    elsewhere = dict[int, torch.Tensor]()
+    made = dict[int, torch.Tensor]()
     for own in (*module.parameters(), *module.buffers()):
-        if own.device.type != "cpu":
-            here = torch.empty_like(own, device="cpu")
-            is_parameter = isinstance(own, torch.nn.Parameter)
-            elsewhere[id(own)] = (
-                torch.nn.Parameter(here, own.requires_grad) if is_parameter else here
-            )
-    return copy.deepcopy(module, elsewhere) if elsewhere else module
+        made[id(own)] = torch.empty_like(own, dtype=type_of(own), device="cpu")
+        if isinstance(own, torch.nn.Parameter):
+            made[id(own)] = torch.nn.Parameter(made[id(own)], own.requires_grad)
+    return copy.deepcopy(module, made)
 
 
 @contextlib.contextmanager
@@ -189,20 +200,23 @@ def in_type(
 ) -> tuple[Callable[..., Any], dict[str, torch.Tensor]]:
     """Return a function and its examples in the type that kernels store.
 
-    Where some tensors are of 16 bits these are, and fp32 stays; where all are fp32 they are.
+    Where some tensors are of 16 bits these are, and fp32 stays; where all are fp32 they are. Those
+    of 8 bits stay. A module's tensors lose their values.
     """
     import torch
 
     own = [*given.values(), *(run.parameters() if isinstance(run, torch.nn.Module) else ())]
     mixed = any(x.is_floating_point() and x.element_size() == 2 for x in own)
+
+    def type_of(x: torch.Tensor) -> torch.dtype:
+        changes = x.element_size() == 2 or (x.element_size() > 2 and not mixed)
+        return dtype if changes and x.is_floating_point() else x.dtype
+
     if isinstance(run, torch.nn.Module):
-        run = copy.deepcopy(run)
-        for each in (*run.parameters(), *run.buffers()):
-            if each.is_floating_point() and (each.element_size() == 2 or not mixed):
-                each.data = each.data.to(dtype)
+        run = _without_values(run, type_of)
     return run, {
-        name: torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="meta")
-        if x.is_floating_point() and (x.element_size() == 2 or not mixed)
+        name: torch.empty_strided(x.shape, x.stride(), dtype=type_of(x), device="meta")
+        if type_of(x) is not x.dtype
         else x
         for name, x in given.items()
     }
@@ -246,19 +260,14 @@ def fake(examples: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def dtype_of(value: torch.Tensor, name: str) -> DType:
     """Return the element type of an input; raises RecipeError for one that kernels don't take."""
-    import torch
-
-    known = {
-        torch.float16: DType.FP16,
-        torch.bfloat16: DType.BF16,
-        torch.float32: DType.FP32,
-        torch.bool: DType.BOOL,
-    }
-    if value.dtype not in known:
+    taken = (*STORAGE_DTYPES, DType.FP32, DType.BOOL, *EIGHT_BITS)
+    found = next((d for d in taken if TYPES[d.value] is value.dtype), None)
+    if found is None:
         raise RecipeError(
-            f"input {name} is of {value.dtype}", "inputs are of fp16, bf16 or fp32, masks of bool"
+            f"input {name} is of {value.dtype}",
+            "inputs are of fp16, bf16, fp32, fp8 (e4m3fn, e5m2), int8 or uint8, masks of bool",
         )
-    return known[value.dtype]
+    return found
 
 
 def input_of(program: Program, extents: Extents, dtype: DType, strides: Extents = ()) -> Any:
@@ -282,7 +291,7 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
     made = node.meta.get("val")
     if own in masks.SOURCES or (own not in masks.HIDDEN and masks.is_positional(args)):
         return _formed(lambda: masks.applied(Steps(program), own, args, kwargs))
-    if isinstance(made, torch.Tensor) and not made.dtype.is_floating_point:
+    if isinstance(made, torch.Tensor) and not _has_form(made.dtype, own):
         raise GraphError(f"its result is of {made.dtype}", "kernels compute real numbers")
     if own == "flatten" and made is not None:  # of expanded dims as well, which stay one element
         return _formed(
@@ -292,6 +301,19 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
         raise GraphError("kernels cannot be made of it", "docs/from_torch.md lists what there is")
     kept = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device")}
     return _formed(lambda: ATEN[own](Steps(program), *args, **kept))
+
+
+def _has_form(dtype: torch.dtype, own: str) -> bool:
+    """Say whether kernels have values of a type that an operator makes; of 8 bits they have views.
+
+    What is rounded to 8 bits is another number: kernels, which round what they store, would skip it.
+    """
+    return own in VIEWS if has_eight_bits(dtype) else dtype.is_floating_point
+
+
+def has_eight_bits(dtype: torch.dtype) -> bool:
+    """Say whether tensors of a type are quantized: kernels take them, and store none."""
+    return dtype in (TYPES[d.value] for d in EIGHT_BITS)
 
 
 def _formed(make: Callable[[], Any]) -> Any:

@@ -32,6 +32,7 @@ from mirage_kernels.generator.frontend.portions import Portion, Traced, traced
 from mirage_kernels.generator.frontend.positional.lower import flat, sizes_of
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import Dim, DType, Graph, Node
+from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 if TYPE_CHECKING:
@@ -236,12 +237,12 @@ class TracedFunction:
 def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
     traced, graph, order = function.traced, function.traced.graph, function.given
     inputs = dict(zip(traced.names, graph.inputs, strict=True))
-    mixed = is_part or not {*traced.dtypes} <= {DType.FP32, DType.BOOL}
+    mixed = is_part or not {*traced.dtypes} <= {DType.FP32, DType.BOOL, *EIGHT_BITS}
     texts = {}
     for n in order:
         i = traced.names.index(n)
-        known = {DType.BOOL: ":bool"} | ({DType.FP32: ":fp32"} if mixed else {})
-        kind = known.get(traced.dtypes[i], "")
+        own = (DType.BOOL, *EIGHT_BITS, *([DType.FP32] if mixed else []))
+        kind = f":{traced.dtypes[i].value}" if traced.dtypes[i] in own else ""
         texts[n] = " ".join(inputs[n].out.type.names) + kind
     sizes = sizes_of(graph)
     static = {d: sizes[d] for t in texts.values() for d in t.partition(":")[0].split()}

@@ -13,11 +13,15 @@ class DType(Enum):
     FP32 = "fp32"
     INT32 = "int32"
     BOOL = "bool"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    FP8_E4M3 = "fp8_e4m3"
+    FP8_E5M2 = "fp8_e5m2"
 
     @property
     def bytes(self) -> int:
         """Size of one element in bytes."""
-        return {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4, "bool": 1}[self.value]
+        return {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.INT32: 4}.get(self, 1)
 
     @property
     def is_real(self) -> bool:
@@ -26,6 +30,8 @@ class DType(Enum):
 
 
 STORAGE_DTYPES = (DType.FP16, DType.BF16)
+# Of inputs that kernels compute with as real numbers, as quantized weights. fp16 and bf16 hold each.
+EIGHT_BITS = (DType.INT8, DType.UINT8, DType.FP8_E4M3, DType.FP8_E5M2)
 
 
 def wider(a: DType, b: DType) -> DType:

@@ -20,6 +20,7 @@ from mirage_kernels.generator.frontend.export import (
     dtype_of,
     ends_of,
     exported,
+    has_eight_bits,
     in_type,
     input_names,
     input_of,
@@ -243,7 +244,7 @@ class Trace:
         region, found = regions(self.graph), set[Node]()
         for node in (n for n in self.nodes if operator_of(n) in CASTS and n not in self.refused):
             given, made = (x.meta["val"].dtype for x in (node.args[0], node))
-            if given is self.dtype and made.itemsize > given.itemsize:
+            if (given is self.dtype or has_eight_bits(given)) and made.itemsize > given.itemsize:
                 taken = [*self._seen_by(node)]
                 kept = any(n in self.refused or n.op == "output" for n in taken)
                 found |= set() if kept or any(region[n] != region[node] for n in taken) else {node}

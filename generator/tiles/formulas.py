@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from mirage_kernels.generator.emit.cuda import TYPES
+from mirage_kernels.generator.emit.cuda import EIGHT_BIT_TYPES, TYPES
 from mirage_kernels.generator.emit.statements import vocabulary
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
@@ -19,7 +19,7 @@ from mirage_kernels.generator.tiles.rows import behind_first_row, find_rows, row
 from mirage_kernels.generator.tiles.tensor_cores import COLUMNS
 from mirage_kernels.generator.tiles.vectors import at_once, has_uneven_rows, read_dims, widest
 
-CTYPES = {**TYPES, DType.INT32: "int", DType.BOOL: "bool"}
+CTYPES = {**TYPES, **EIGHT_BIT_TYPES, DType.INT32: "int", DType.BOOL: "bool"}
 _ON_NUMBERS = {  # truth values are 1 and 0
     "less": "{0} < {1} ? 1.0f : 0.0f",
     "both": "{0} != 0.0f && {1} != 0.0f ? 1.0f : 0.0f",

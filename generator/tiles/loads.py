@@ -20,7 +20,8 @@ def vector_of(program: BlockProgram, tile: Tile, values: Sequence[str] = ()) -> 
     most = min(VECTOR_BYTES // tile.dtype.bytes, widest(program, values, tile.dims[-1].name))
     if not values:  # nothing of a tensor: all threads share the elements
         most = min(most, max(1, prod(d.size for d in tile.dims) // program.threads))
-    return next(w for w in WIDTHS if w <= most and tile.dims[-1].size % w == 0)
+    widths = (VECTOR_BYTES, *WIDTHS)  # of 8 bits there are as many in a vector
+    return next(w for w in widths if w <= most and tile.dims[-1].size % w == 0)
 
 
 def write_load(f: Formulas, s: Load, to: str) -> None:

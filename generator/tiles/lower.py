@@ -47,7 +47,14 @@ from mirage_kernels.generator.tiles.statements import (
     Statement,
     Store,
 )
-from mirage_kernels.generator.tiles.tensor_cores import COLUMNS, ROWS, is_product, lines, multiples
+from mirage_kernels.generator.tiles.tensor_cores import (
+    COLUMNS,
+    ROWS,
+    is_product,
+    lines,
+    multiples,
+    with_conversions,
+)
 from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_parts
 
 MASK = DType.FP16  # of truth values in shared memory: 1 and 0
@@ -88,7 +95,8 @@ class _Lowering:
         assert kernel.body is not None
         assert kernel.body.space is not None
         self.graph, self.threads = graph, threads
-        self.body, self.space = without_threads(kernel.body), kernel.body.space
+        self.body = with_conversions(without_threads(kernel.body))
+        self.space = kernel.body.space
         self.stages, self.vectors = stages if self.space.loop else 1, vectors
         self.phases = phases_of(self.body)
         self.types = {name: v.type for name, v in self.body.values.items()}

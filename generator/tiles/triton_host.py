@@ -24,6 +24,10 @@ DTYPES = {
     DType.BF16: "torch.bfloat16",
     DType.FP32: "torch.float32",
     DType.INT32: "torch.int32",
+    DType.INT8: "torch.int8",
+    DType.UINT8: "torch.uint8",
+    DType.FP8_E4M3: "torch.float8_e4m3fn",
+    DType.FP8_E5M2: "torch.float8_e5m2",
 }
 WARPS = ((4, 8192), (8, 32768))  # how many warps for so many elements of a tensor
 MOST_WARPS = 16  # for more

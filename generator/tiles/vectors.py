@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirage_kernels.generator.ir import Dim, DType, TensorType
+from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Tile
 from mirage_kernels.generator.tiles.statements import Reduce
 
@@ -42,8 +43,10 @@ def widest(program: BlockProgram, values: Sequence[str], along: str = "") -> int
     """
     if along in program.scattered:
         return 1
-    tensors = (v for v in values if v in program.tensors)
-    return 1 if any(has_uneven_rows(program.whole(v)) for v in tensors) else WIDTHS[0]
+    whole = [program.whole(v) for v in values if v in program.tensors]
+    if any(map(has_uneven_rows, whole)):
+        return 1
+    return VECTOR_BYTES if all(t.dtype in EIGHT_BITS for t in whole) else WIDTHS[0]
 
 
 def is_shifted(program: BlockProgram, value: str) -> bool:

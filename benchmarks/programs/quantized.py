@@ -1,0 +1,75 @@
+"""Linears whose weights have 8 bits: a scale for each row, or for each 128 elements of one.
+
+PyTorch converts such weights in device memory, at three times the bytes of 16-bit ones; kernels
+convert them where they multiply, and read half.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from programs import program
+
+ROWS, K, N, WIDE, GROUP = (1, 16, 64), 4096, 4096, 14336, 128
+
+
+def _converted(q: Tensor, scale: Tensor, x: Tensor) -> Tensor:
+    """Return a weight [N, K] as [N, K / GROUP] scales say, in the type of the tokens."""
+    parts = q.to(x.dtype).unflatten(-1, (-1, GROUP)) * scale[..., None]
+    return parts.flatten(-2)
+
+
+@program(
+    "others/int8_linear",
+    rows=ROWS,
+    types={"q": torch.int8},
+    x=("M", K),
+    q=(N, K),
+    scale=(N,),
+)
+def int8_linear(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
+    return F.linear(x, q.to(x.dtype) * scale[:, None])
+
+
+@program(
+    "others/int8_groups",
+    rows=ROWS,
+    types={"q": torch.int8},
+    x=("M", K),
+    q=(N, K),
+    scale=(N, K // GROUP),
+)
+def int8_groups(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
+    return F.linear(x, _converted(q, scale, x))
+
+
+@program(
+    "others/fp8_norm_linear",
+    rows=ROWS,
+    types={"q": torch.float8_e4m3fn},
+    x=("M", K),
+    norm=(K,),
+    q=(N, K),
+    scale=(N,),
+)
+def fp8_norm_linear(x: Tensor, norm: Tensor, q: Tensor, scale: Tensor) -> Tensor:
+    return F.linear(F.rms_norm(x, (K,), norm, 1e-6), q.to(x.dtype)) * scale
+
+
+@program(
+    "others/fp8_gated_mlp",
+    rows=ROWS,
+    types={"gate": torch.float8_e4m3fn, "up": torch.float8_e4m3fn},
+    x=("M", K),
+    gate=(WIDE, K),
+    up=(WIDE, K),
+    gate_scale=(WIDE,),
+    up_scale=(WIDE,),
+)
+def fp8_gated_mlp(
+    x: Tensor, gate: Tensor, up: Tensor, gate_scale: Tensor, up_scale: Tensor
+) -> Tensor:
+    gated = F.silu(F.linear(x, gate.to(x.dtype)) * gate_scale)
+    return gated * (F.linear(x, up.to(x.dtype)) * up_scale)
