@@ -6,19 +6,13 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
 
+#include "tile/math/eight_bits.cuh"
 #include "tile/math/elementwise.cuh"
 
 namespace mirage::general {
 
 constexpr int kWarpLanes = 32;
-
-template <class T>
-constexpr bool kEightBitFloat =
-    std::is_same_v<T, __nv_fp8_e4m3> || std::is_same_v<T, __nv_fp8_e5m2>;
-template <class T>
-constexpr auto kFp8Of = std::is_same_v<T, __nv_fp8_e4m3> ? __NV_E4M3 : __NV_E5M2;
 
 // The place of a thread in its block: so that the compiler knows its bounds.
 template <int kThreads>
@@ -52,28 +46,16 @@ struct alignas(sizeof(T) * kWidth <= 16 ? sizeof(T) * kWidth : 16) Vector {
   T of[kWidth];
 };
 
-// 2^23 and a byte, as an fp32 number: the byte is the last one of its bits.
-__device__ inline float behind_2_to_23(uint32_t word, int i) {
-  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7540 + i));
-}
-
-// An element of a vector as fp32: of bf16 one instruction, where the half by itself takes two, of
-// whole numbers a permutation and an addition.
+// An element of a vector as fp32: of bf16 one instruction, where the half by itself takes two.
 template <int kWidth, class T>
 __device__ float wide(const Vector<T, kWidth>& from, int i) {
   if constexpr (std::is_same_v<T, __nv_bfloat16> && kWidth % 2 == 0) {
     const uint32_t both = reinterpret_cast<const uint32_t*>(&from)[i / 2];
     return __uint_as_float(i % 2 == 0 ? both << 16 : both & 0xffff0000u);
-  } else if constexpr (std::is_same_v<T, uint8_t> && kWidth % 4 == 0) {
+  } else if constexpr (tile::kHasEightBits<T> && kWidth % 4 == 0) {
     const uint32_t four = reinterpret_cast<const uint32_t*>(&from)[i / 4];
-    return behind_2_to_23(four, i % 4) - 0x1p23f;
-  } else if constexpr (std::is_same_v<T, int8_t> && kWidth % 4 == 0) {
-    const uint32_t four = reinterpret_cast<const uint32_t*>(&from)[i / 4] ^ 0x80808080u;
-    return behind_2_to_23(four, i % 4) - (0x1p23f + 128.0f);
-  } else if constexpr (kEightBitFloat<T> && kWidth % 2 == 0) {  // one instruction converts two
-    const auto both = reinterpret_cast<const __nv_fp8x2_storage_t*>(&from)[i / 2];
-    const __half2 halves = __nv_cvt_fp8x2_to_halfraw2(both, kFp8Of<T>);
-    return wide(i % 2 == 0 ? __low2half(halves) : __high2half(halves));
+    const float2 both = tile::pair_of<T>(four, i % 4 / 2);
+    return i % 2 == 0 ? both.x : both.y;
   } else {
     return wide(from.of[i]);
   }

@@ -37,12 +37,6 @@ OF_THE_FORM = ("Formula", "Expects")
 OF_THE_SHAPE = ("Shape", "Proved")
 FORMS = "forms"  # the folder beside those of the architectures
 TYPES = {DType.FP16: "__half", DType.BF16: "__nv_bfloat16", DType.FP32: "float"}
-EIGHT_BIT_TYPES = {
-    DType.INT8: "int8_t",
-    DType.UINT8: "uint8_t",
-    DType.FP8_E4M3: "__nv_fp8_e4m3",
-    DType.FP8_E5M2: "__nv_fp8_e5m2",
-}
 
 
 @dataclass(frozen=True)

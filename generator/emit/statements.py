@@ -11,6 +11,12 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
 
+EIGHT_BIT_TYPES = {
+    DType.INT8: "int8_t",
+    DType.UINT8: "uint8_t",
+    DType.FP8_E4M3: "__nv_fp8_e4m3",
+    DType.FP8_E5M2: "__nv_fp8_e5m2",
+}
 FRAGMENTS = {
     Layout.ROWS: "tile::RowFrag<T, Config::kRows, kDepth>",
     Layout.TOKENS: "tile::TokenFrag<T, Config::kTokens, kDepth>",
@@ -183,13 +189,20 @@ def operand_dims(operand: Operand, program: TileProgram) -> str:
 
 def pointer(operand: Operand, program: TileProgram) -> str:
     """Return the line that names an input where it lies."""
-    place = place_of(operand, program)
-    return f"const T* {operand.name} = static_cast<const T*>(args.inputs[{place}]);"
+    place, type_ = place_of(operand, program), EIGHT_BIT_TYPES.get(operand.type.dtype, "T")
+    return f"const {type_}* {operand.name} = static_cast<const {type_}*>(args.inputs[{place}]);"
 
 
 def camel(name: str) -> str:
     """Return a value's name as a type or constant is written: `sum_sq` -> `SumSq`."""
     return "".join(word.capitalize() for word in name.split("_"))
+
+
+def fragment(s: Statement, program: TileProgram) -> str:
+    """Return the type of what a warp copies per step of a tensor."""
+    if s in program.byte_rows:
+        return f"tile::ByteRowFrag<{EIGHT_BIT_TYPES[s.dtype]}, Config::kRows, kDepth>"
+    return typed(FRAGMENTS, s, program)
 
 
 def typed(texts: Mapping[Layout, str], s: Statement, program: TileProgram) -> str:

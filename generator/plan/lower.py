@@ -18,6 +18,7 @@ from math import prod
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Node, Phase, number_text, phases_of
+from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
 from mirage_kernels.generator.ir.ops import MAXIMA
 from mirage_kernels.generator.plan.layout_planner import require_layouts
 from mirage_kernels.generator.plan.program import (
@@ -31,7 +32,7 @@ from mirage_kernels.generator.plan.program import (
     roles_of,
 )
 from mirage_kernels.generator.plan.rows import COMPUTED, READABLE, row_wise, token_numbers
-from mirage_kernels.generator.plan.storage import require_own_type
+from mirage_kernels.generator.plan.storage import require_own_type, require_rows_of_bytes
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
 from mirage_kernels.generator.tiles import program as tiles
 from mirage_kernels.generator.tiles import statements as stated
@@ -65,7 +66,7 @@ def lowered(recipe: str, graph: Graph) -> TileProgram:
     """Return the tile program of a muGraph, whether its values have layouts or not."""
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
-    require_own_type(recipe, graph)
+    require_own_type(recipe, graph, EIGHT_BITS)
     return _Lowering(recipe, graph).program()
 
 
@@ -87,7 +88,7 @@ class _Lowering:
     def __init__(self, recipe: str, graph: Graph) -> None:
         (kernel,) = graph.blocks
         self.recipe, self.graph = recipe, graph
-        self.tiled = block_program(graph, kernel, tiles.WARP, stages=1)
+        self.tiled = block_program(graph, kernel, tiles.WARP, stages=1, converts=False)
         self.body, self.tensors = self.tiled.body, self.tiled.tensors
         self.roles = roles_of(self.body)
         self.phases = phases_of(self.body)
@@ -159,6 +160,7 @@ class _Lowering:
                     f"the plan takes contiguous {fast}",
                     f'give it as "{wanted}"',
                 )
+        require_rows_of_bytes(made)
         if made.parted and any(s.do is Do.SUM for s in made.lines):
             raise self.error("sums of lines that the grid cuts are not planned")
         if made.parted and any(o.optional for o in made.inputs):

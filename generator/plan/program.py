@@ -29,6 +29,7 @@ from typing import Protocol, TypeVar
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Dim, DType, Graph, TensorType
+from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
 
 
 class Layout(Enum):
@@ -235,6 +236,11 @@ class TileProgram:
     def loads(self) -> tuple[Statement, ...]:
         """The statements that fill a stage of the pipeline."""
         return tuple(s for s in self.loop if s.do is Do.LOAD)
+
+    @property
+    def byte_rows(self) -> tuple[Statement, ...]:
+        """The loads of rows whose elements have 8 bits."""
+        return tuple(s for s in self.loads if s.layout is Layout.ROWS and s.dtype in EIGHT_BITS)
 
     @property
     def turned(self) -> frozenset[str]:

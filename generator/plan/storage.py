@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
+from mirage_kernels.generator.plan.program import TileProgram
 
 
-def require_own_type(recipe: str, graph: Graph) -> None:
-    """Raise PlanError for masks that are inputs, other tensors of another type, fp32 results."""
+def require_own_type(recipe: str, graph: Graph, taken: Collection[DType] = ()) -> None:
+    """Raise PlanError for tensors of types that are neither the kernel's own nor `taken`."""
     wide = [name for name in graph.outputs if graph.values[name].type.dtype is DType.FP32]
     if wide:
         raise PlanError(f"{recipe}: only general kernels store fp32, as {wide[0]} is")
+    others = {DType.FP32, *EIGHT_BITS} - {*taken}
     for node in graph.inputs:
-        if node.out.type.dims and node.out.type.dtype in (DType.FP32, *EIGHT_BITS):
+        if node.out.type.dims and node.out.type.dtype in others:
             kind = node.out.type.dtype.value
             raise PlanError(f"{recipe}: only general kernels take {kind}, as {node.name} is")
     if graph.masks:
         raise PlanError(f"{recipe}: only general kernels take masks, as {graph.masks[0]} is")
+
+
+def require_rows_of_bytes(program: TileProgram) -> None:
+    """Raise PlanError where a tensor of 8 bits is something else than rows that a loop streams."""
+    read = (*program.loop, *program.lines, *program.fetches, *program.epilogue)
+    for s in (s for s in read if s.dtype in EIGHT_BITS and s not in program.byte_rows):
+        raise PlanError(f"{program.recipe}: only weights have 8 bits here, {s.out} is none")

@@ -99,10 +99,11 @@ def by_size(program: TileProgram, on: Target, *, many: bool = False) -> dict[int
     that keeps more than a block can hold in any case.
     """
     roles, extents = program.roles, program.extents
-    if extents[roles.depth] % ALIGNED_ELEMENTS:
+    aligned = ALIGNED_ELEMENTS * (2 if program.byte_rows else 1)
+    if extents[roles.depth] % aligned:
         raise PlanError(
             f"{program.recipe}: rows of {extents[roles.depth]} elements are not 16-byte aligned",
-            f"choose {roles.depth} as a multiple of {ALIGNED_ELEMENTS}",
+            f"choose {roles.depth} as a multiple of {aligned}",
         )
     for dim in roles.inner:
         if extents[dim] % ALIGNED_ELEMENTS:

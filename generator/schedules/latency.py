@@ -56,7 +56,7 @@ class Streaming(Block):
         own = self.program.extents | {roles.rows: knobs.rows, roles.tokens: knobs.tokens}
         for s in self.program.loads:
             if (s.layout is Layout.ROWS) is rows:
-                read += ELEMENT_BYTES * (prod(own[name] for name in s.type.names) // knobs.blocks)
+                read += s.dtype.bytes * (prod(own[name] for name in s.type.names) // knobs.blocks)
         return read
 
     def blocks(self, knobs: LoopKnobs) -> int:

@@ -170,6 +170,11 @@ def columns_reason(program: TileProgram) -> tuple[str, ...]:
     return ("rows of its weights lie side by side",) if program.columns else ()
 
 
+def bytes_reason(program: TileProgram) -> tuple[str, ...]:
+    """Return why a schedule that multiplies weights as they lie does not fit a program."""
+    return ("its weights have 8 bits",) if program.byte_rows else ()
+
+
 def reasons_against(on: Target) -> tuple[str, ...]:
     """Return why a target runs no schedule of warpgroup products."""
     return () if on.arch in WITH_WARPGROUPS else (f"{on.arch} has no wgmma",)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from mirage_kernels.generator.emit.cuda import EIGHT_BIT_TYPES, TYPES
-from mirage_kernels.generator.emit.statements import vocabulary
+from mirage_kernels.generator.emit.cuda import TYPES
+from mirage_kernels.generator.emit.statements import EIGHT_BIT_TYPES, vocabulary
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of

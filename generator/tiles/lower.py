@@ -65,14 +65,25 @@ _REDUCTIONS = ("contract", *ops_of_kind(Kind.REDUCE, Kind.STABILISER))
 
 
 def block_program(
-    graph: Graph, kernel: Node, threads: int, stages: int, *, vectors: bool = False
+    graph: Graph,
+    kernel: Node,
+    threads: int,
+    stages: int,
+    *,
+    vectors: bool = False,
+    converts: bool = True,
 ) -> BlockProgram:
     """Return the tile program of one block graph of a kernel graph.
 
-    As general kernels run it with `vectors`: tensor cores make products with these too. Raises
-    PlanError for what no block can do: a sum that meets no carry, tiles beyond reason.
+    As general kernels run it with `vectors`: tensor cores make products with these too. If it
+    `converts`, products take tensors of 8 bits from tiles of 16. Raises PlanError for what no block
+    can do: a sum that meets no carry, tiles beyond reason.
     """
-    return _Lowering(graph, kernel, threads, stages, vectors=vectors).program()
+    assert kernel.body is not None
+    body = without_threads(kernel.body)
+    body = with_conversions(body) if converts else body
+    own = replace(kernel, body=body)
+    return _Lowering(graph, own, threads, stages, vectors=vectors).program()
 
 
 def block_programs(
@@ -95,8 +106,7 @@ class _Lowering:
         assert kernel.body is not None
         assert kernel.body.space is not None
         self.graph, self.threads = graph, threads
-        self.body = with_conversions(without_threads(kernel.body))
-        self.space = kernel.body.space
+        self.body, self.space = kernel.body, kernel.body.space
         self.stages, self.vectors = stages if self.space.loop else 1, vectors
         self.phases = phases_of(self.body)
         self.types = {name: v.type for name, v in self.body.values.items()}

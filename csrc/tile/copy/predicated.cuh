@@ -132,7 +132,8 @@ __device__ void copy(StageBuffer buffer, Fragment<kDims, T, kLines, kChunks> Ste
   }
   constexpr int kVectors16 = StageBuffer::kSegmentVectors, kLinesPerCopy = kWarpLanes / kVectors16;
   const int first_line = lane() / kVectors16, vec = lane() % kVectors16;
-  constexpr int kBytes = sizeof(T);
+  constexpr int kBytes = sizeof(T), kLaneElements = kVec16Bytes / kBytes;
+  constexpr int kChunkElements = kChunkVectors * kLaneElements;
   auto first =
       reinterpret_cast<const char*>(edge.first + first_line * edge.stride) + vec * kVec16Bytes;
   asm(""
@@ -152,9 +153,10 @@ __device__ void copy(StageBuffer buffer, Fragment<kDims, T, kLines, kChunks> Ste
 #pragma unroll
       for (int n = 0; n < kLineTile; n += kLinesPerCopy) {
         const int line = i * kLineTile + n;
-        const bool inside = (kEvenLines || line + first_line < edge.lines) &&
-                            (kEvenDepth || k + c * kChunkDepth + vec * kLaneDepth < edge.depth);
-        const auto* from = first + (line * edge.stride + c * kChunkDepth) * kBytes;
+        const bool inside =
+            (kEvenLines || line + first_line < edge.lines) &&
+            (kEvenDepth || k + c * kChunkElements + vec * kLaneElements < edge.depth);
+        const auto* from = first + (line * edge.stride + c * kChunkElements) * kBytes;
         if constexpr (kCache == Cache::kStream) {
           const int at = static_cast<int>(to - buffer.at) + StageBuffer::offset(n, 0);
           copy_16_bytes_once(own + at, from, inside);

@@ -15,12 +15,20 @@ MIRAGE_KNOB(Chunks)
 
 namespace mirage::tile {
 
+// How many vectors of 8-bit elements a lane has of a Step, which begins with them.
+template <class Step, class = void>
+constexpr int kByteVectors = 0;
+template <class Step>
+constexpr int kByteVectors<Step, std::void_t<decltype(Step::kByteVectors)>> = Step::kByteVectors;
+
 // A stage of one warp: room for a Step, a struct of fragments of depth Step::kDepth. It consists of
 // segments: one or two chunks of eight lines, each line's part contiguous, 64 or 128 bytes, so that
 // one copy moves whole cache lines (128 bytes are 4 % faster than 64 at 8 tokens, 10 % at 32).
 // Fragments keep the chunks of a line together, so vectors 2j and 2j + 1 of a lane share a segment.
+// Beside vectors of 16 elements of 8 bits, a lane's are neighbours: they have the same depth.
 template <class Step>
 struct StageBuffer {
+  static constexpr int kBytesFirst = kByteVectors<Step>;
   static constexpr int kSegmentChunks = Step::kDepth / kChunkDepth % 2 == 0 ? 2 : 1;
   static constexpr int kSegmentVectors = kSegmentChunks * kChunkVectors;  // per line
   static constexpr int kSegmentBytes = kLineTile * kSegmentVectors * kVec16Bytes;
@@ -30,9 +38,10 @@ struct StageBuffer {
   int prefetches = 0;  // not 0: prefetches so many lines of each weight into L2, copies nothing
 
   // The swizzle: odd lines swap their halves, so that reading a chunk of eight lines has no bank
-  // conflicts.
+  // conflicts, and neighbours where lanes read every second vector.
   __device__ static int offset(int line, int vec) {
-    const int swapped = kSegmentChunks == 2 ? vec ^ line % 2 * kChunkVectors : vec;
+    constexpr int kSwap = kChunkVectors + (kBytesFirst > 0);
+    const int swapped = kSegmentChunks == 2 ? vec ^ line % 2 * kSwap : vec;
     return (line * kSegmentVectors + swapped) * kVec16Bytes;
   }
 
@@ -50,7 +59,9 @@ struct StageBuffer {
     Step step;
 #pragma unroll
     for (int j = 0; j < kVectors16; ++j) {
-      const int vec = j % kSegmentChunks * kChunkVectors + lane_quarter();
+      const int chunk = j % kSegmentChunks;
+      const int vec = j < kBytesFirst || kBytesFirst == 0 ? chunk * kChunkVectors + lane_quarter()
+                                                          : 2 * lane_quarter() + chunk;
       const char* from = at + j / kSegmentChunks * kSegmentBytes + offset(lane_line(), vec);
       reinterpret_cast<uint4*>(&step)[j] = *reinterpret_cast<const uint4*>(from);
     }

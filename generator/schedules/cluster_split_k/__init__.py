@@ -212,7 +212,8 @@ def arranged(program: TileProgram, knobs: ClusterSplitK) -> Arranged:
 def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
     """Return why cluster split-K does not fit a program."""
     form = () if split(program) else ("its loop is more than products of rows with one operand",)
-    return (*loop.reasons_against(on), *loop.columns_reason(program), *form)
+    lines = (*loop.columns_reason(program), *loop.bytes_reason(program))
+    return (*loop.reasons_against(on), *lines, *form)
 
 
 def choose(program: TileProgram, tokens: int, on: Target) -> ClusterSplitK | None:

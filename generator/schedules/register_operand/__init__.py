@@ -99,7 +99,8 @@ def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
     """Return why register operands do not fit a program."""
     runs = has_prologue(program, on) or can_run(program.streamed)
     form = () if runs else ("its loop computes with weights before it multiplies them",)
-    return (*loop.reasons_against(on), *form, *_reasons_of_columns(program))
+    lines = (*_reasons_of_columns(program), *loop.bytes_reason(program))
+    return (*loop.reasons_against(on), *form, *lines)
 
 
 def _reasons_of_columns(program: TileProgram) -> tuple[str, ...]:

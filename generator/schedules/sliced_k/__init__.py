@@ -48,6 +48,7 @@ BUCKETS_WITH_STATISTICS = (8, 16, 32)
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights, per multiprocessor: more was slightly worse
 MOST_BYTES_BESIDE_PRODUCERS = 32 * 1024
 WARPS, CHUNKS, STAGES = (4, 8), (1, 2), (2, 3, 4, 5, 6)
+CHUNKS_OF_BYTES = (4,)  # so that of rows of 8 bits, too, a step takes 128 bytes
 PRODUCER_TILES = 2  # tiles of producers tried, those with the fewest lines
 
 START_US = 0.3  # and end
@@ -138,6 +139,11 @@ class Footprint(loop.Block):
         return sum(loop.row_tiles(self._inner(s)) for s in self.program.reductions) // loop.ROW_TILE
 
     @property
+    def chunks(self) -> tuple[int, ...]:
+        """The chunks that a step may have."""
+        return CHUNKS_OF_BYTES if self.program.byte_rows else CHUNKS
+
+    @property
     def row_tile(self) -> int:
         """What a block's rows are a multiple of."""
         return loop.ROW_TILE if self.program.roles.inner else LINE_TILE
@@ -166,11 +172,16 @@ class Footprint(loop.Block):
         dim = self.program.roles.inner_of(s.type)
         return dim.size if dim else 0
 
-    def vectors(self, knobs: SlicedK) -> int:
-        """Return how many 16-byte vectors a lane holds of one step."""
+    def vectors(self, knobs: SlicedK, *, whole: bool = False) -> int:
+        """Return how many 16-byte vectors a lane holds of one step; `whole`: all of 16 bits."""
         lines = self.loads[Layout.ROWS] * knobs.rows + self.loads[Layout.TOKENS] * knobs.tokens
         lines += sum(loop.row_tiles(self._inner(s)) for s in self.program.loads)
-        return knobs.chunks * (lines // LINE_TILE + self.loads[Layout.DEPTH])
+        vectors = knobs.chunks * (lines // LINE_TILE + self.loads[Layout.DEPTH])
+        return vectors if whole else vectors - self.spared(knobs)
+
+    def spared(self, knobs: SlicedK) -> int:
+        """Return how many fewer vectors there are where rows have 8 bits."""
+        return len(self.program.byte_rows) * knobs.chunks // 2 * (knobs.rows // LINE_TILE)
 
     def registers(self, knobs: SlicedK) -> int:
         """Return how many registers a thread needs for one step and its accumulators."""
@@ -186,12 +197,13 @@ class Footprint(loop.Block):
         """Return the shared memory of one block."""
         return self.arrangement(knobs).peak
 
-    def arrangement(self, knobs: SlicedK) -> Arrangement:
+    def arrangement(self, knobs: SlicedK, *, whole: bool = False) -> Arrangement:
         """Return where the ring and what meets after the loop lie in shared memory.
 
-        All of it is taken to be read until the last epoch, that of the epilogue.
+        All of it is taken to be read until the last epoch, that of the epilogue. `whole`: as if all
+        of a step had 16 bits.
         """
-        ring = knobs.warps * knobs.stages * self.vectors(knobs) * 16 * WARP_LANES
+        ring = knobs.warps * knobs.stages * self.vectors(knobs, whole=whole) * 16 * WARP_LANES
         end = max((a.since for a in self.areas), default=0) + 2
         buffers = [
             Buffer(a.name, a.bytes(knobs), frozenset(range(max(a.since, 0), end)))
@@ -202,8 +214,12 @@ class Footprint(loop.Block):
         return arrange(buffers)
 
     def arranged(self, knobs: SlicedK) -> Arranged:
-        """Return what a block is: each warp takes slices of the depth, in stages of its own."""
-        found, step = self.arrangement(knobs), self.vectors(knobs) * 16 * WARP_LANES
+        """Return what a block is: each warp takes slices of the depth, in stages of its own.
+
+        The interpreter's memory has no cells of one byte: an element of 8 bits has one of two.
+        """
+        found = self.arrangement(knobs, whole=True)
+        step = self.vectors(knobs, whole=True) * 16 * WARP_LANES
         return Arranged(
             knobs.block_tiles(self.program.roles),
             slices=knobs.warps,
@@ -235,7 +251,11 @@ class Footprint(loop.Block):
 
 def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
     """Return why sliced-K does not fit a program: it takes every one whose loop reads lines."""
-    return loop.columns_reason(program) if program.loop else ("it has no loop",)
+    if not program.loop:
+        return ("it has no loop",)
+    beside = program.also or program.producers or program.received
+    reason = loop.bytes_reason(program) if beside else ()
+    return (*loop.columns_reason(program), *reason)
 
 
 def choose(program: TileProgram, tokens: int, on: Target) -> SlicedK | None:
@@ -252,9 +272,9 @@ def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Sliced
     tile = block.row_tile
     below = block.arrangement(_alone(program, loop.BUCKETS[0], on)).below
     for rows in range(tile, ceil(block.rows / tile) * tile + 1, tile):
-        if not block.few_registers(SlicedK(tokens, rows, 4, 1, 2)):
+        if not block.few_registers(SlicedK(tokens, rows, 4, min(block.chunks), 2)):
             return
-        for warps, chunks, stages in product(WARPS, CHUNKS, STAGES):
+        for warps, chunks, stages in product(WARPS, block.chunks, STAGES):
             knobs = SlicedK(tokens, rows, warps, chunks, stages)
             if block.fits(knobs, on) and block.arrangement(knobs).below == below:
                 yield from _with_producers(program, knobs, on)
@@ -265,7 +285,7 @@ def _alone(program: TileProgram, tokens: int, on: Target) -> SlicedK:
     block = Footprint.of(program)
     waves = range(1, -(-block.rows // on.multiprocessors) + 1)
     by_wave = [loop.rows_for(block.rows, on.multiprocessors * n, block.row_tile) for n in waves]
-    tried = product(dict.fromkeys(by_wave), (2, 1))  # rows of a block, chunks of a step
+    tried = product(dict.fromkeys(by_wave), block.chunks[::-1])  # rows of a block, chunks of a step
     best_first = sorted(tried, key=lambda size: -size[1]) if tokens <= loop.FEW_TOKENS else tried
     for block_rows, chunks in best_first:
         knobs = SlicedK(tokens, block_rows, warps=8, chunks=chunks, stages=2)
@@ -284,7 +304,8 @@ def _with_stages(block: Footprint, knobs: SlicedK, limit: int) -> SlicedK:
         knobs = replace(knobs, warps=4)
     passes = -(-block.depth // knobs.step_depth)
     most = MOST_BYTES_BESIDE_PRODUCERS if block.program.received else MOST_BYTES_IN_FLIGHT
-    step_bytes = knobs.step_depth * 2 * knobs.rows * block.loads[Layout.ROWS]
+    streamed = [s for s in block.program.loads if s.layout is Layout.ROWS]
+    step_bytes = knobs.step_depth * knobs.rows * sum(s.dtype.bytes for s in streamed)
     for stages in range(3, passes + 2):
         deeper = replace(knobs, stages=stages)
         if block.shared_bytes(deeper) > limit or step_bytes * (stages - 1) > most:

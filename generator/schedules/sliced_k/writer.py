@@ -34,7 +34,8 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     received = producer_blocks.includes(replace(program, producers=None))
     knobs = [v.knobs for v in variants if isinstance(v.knobs, SlicedK)]
     lines = lines_of(_write, program, knobs)
-    includes = (*shares, *statements.included(program), *received)
+    converted = ("tile/sliced_k/eight_bits.cuh",) if program.byte_rows else ()
+    includes = (*converted, *shares, *statements.included(program), *received)
     return [Part("sliced_k", ABOUT, includes, beside, lines, describes=True)]
 
 
@@ -68,10 +69,12 @@ def write_step(writer: Writer, program: TileProgram) -> None:
     writer.write("// What a warp copies per step of the loop.", "template <class Config>")
     with writer.block("struct Step {", "};"), statements.declared(writer, program, member=True):
         writer.line("static constexpr int kDepth = Config::kChunks * tile::kChunkDepth;")
-        fragments = (
-            (f"{statements.typed(statements.FRAGMENTS, s, program)} {s.out};", s)
-            for s in program.loads
-        )
+        if program.byte_rows:
+            several = f"{len(program.byte_rows)} * " if len(program.byte_rows) > 1 else ""
+            vectors = f"{several}Config::kRows / tile::kLineTile * (Config::kChunks / 2)"
+            writer.line(f"static constexpr int kByteVectors = {vectors};  // the first ones")
+        ordered = sorted(program.loads, key=lambda s: s not in program.byte_rows)
+        fragments = ((f"{statements.fragment(s, program)} {s.out};", s) for s in ordered)
         writer.table(statements.rows_of(fragments))
     writer.line()
 
@@ -232,8 +235,11 @@ def _loop(writer: Writer, program: TileProgram) -> None:
         statistics(writer, program)
     given = "const Step& step, int k" if program.also else "const Step& step"
     with writer.block(f"const auto compute = [&]({given}) {{", "};"):
-        loaded = {s.out for s in program.loads}
-        rows = []
+        loaded = {s.out for s in program.loads if s not in program.byte_rows}
+        rows = [
+            (f"const auto {s.out} = tile::converted<T>(step.{s.out});", s)
+            for s in program.byte_rows
+        ]
         for s in (s for s in program.loop if s.do is not Do.LOAD):
             args = [f"step.{a}" if a in loaded else a for a in s.args]
             if s.do is Do.STORE:  # what all blocks of these tokens compute, by one of them

@@ -1,0 +1,40 @@
+// Weights of 8 bits: a lane holds 16 elements of a line where it has 8 of others, and converts
+// them.
+#pragma once
+
+#include "tile/math/eight_bits.cuh"
+#include "tile/math/elementwise.cuh"
+#include "tile/sliced_k/pipeline.cuh"
+
+namespace mirage::tile {
+
+template <class Byte>
+struct alignas(kVec16Bytes) FourWords {
+  uint32_t words[4];
+};
+template <>
+struct Vec16<int8_t> : FourWords<int8_t> {};
+template <>
+struct Vec16<uint8_t> : FourWords<uint8_t> {};
+template <>
+struct Vec16<__nv_fp8_e4m3> : FourWords<__nv_fp8_e4m3> {};
+template <>
+struct Vec16<__nv_fp8_e5m2> : FourWords<__nv_fp8_e5m2> {};
+
+// [N, K]: lane 4 g + t holds elements 64 c + 16 t + 0..15 of lines 8 i + g.
+template <class Byte, int kRows, int kDepth>
+using ByteRowFrag = Fragment<Dims::kRowsDepth, Byte, kRows / kLineTile, kDepth / (2 * kChunkDepth)>;
+
+// The same numbers as tensor cores take them: chunks 2 c and 2 c + 1 are halves of what a lane has.
+template <class T, class Byte, int kLines, int kChunks>
+__device__ Fragment<Dims::kRowsDepth, T, kLines, 2 * kChunks> converted(
+    const Fragment<Dims::kRowsDepth, Byte, kLines, kChunks>& rows) {
+  Fragment<Dims::kRowsDepth, T, kLines, 2 * kChunks> made;
+  unrolled<kLines, 2 * kChunks, kLaneDepth / 2>([&](int i, int c, int p) {
+    const uint32_t word = rows.at[i][c / 2].words[2 * (c % 2) + p / 2];
+    made.at[i][c].pairs[p] = from_floats<T>(pair_of<Byte>(word, p % 2));
+  });
+  return made;
+}
+
+}  // namespace mirage::tile
