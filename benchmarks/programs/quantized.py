@@ -11,6 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from programs import program
+from programs.layers import ROTATED, WEIGHTS, WIDTH, spelled_out_layer
+from programs.layers import ROWS as ROWS_OF_LAYERS
+from programs.layers import TOKENS as TOKENS_OF_LAYERS
 
 ROWS, K, N, WIDE, GROUP = (1, 16, 64), 4096, 4096, 14336, 128
 
@@ -73,3 +76,42 @@ def fp8_gated_mlp(
 ) -> Tensor:
     gated = F.silu(F.linear(x, gate.to(x.dtype)) * gate_scale)
     return gated * (F.linear(x, up.to(x.dtype)) * up_scale)
+
+
+@program(
+    "others/int8_layer",
+    rows=ROWS_OF_LAYERS,
+    tokens=TOKENS_OF_LAYERS,
+    types=dict.fromkeys(WEIGHTS, torch.int8),
+    **ROTATED,
+    before=(WIDTH,),
+    behind=(WIDTH,),
+    **WEIGHTS,
+    **{f"scale_{name}": shape[:1] for name, shape in WEIGHTS.items()},
+)
+def int8_layer(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    before: Tensor,
+    behind: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    scale_wq: Tensor,
+    scale_wk: Tensor,
+    scale_wv: Tensor,
+    scale_wo: Tensor,
+    scale_gate: Tensor,
+    scale_up: Tensor,
+    scale_down: Tensor,
+) -> Tensor:
+    weights = (wq, wk, wv, wo, gate, up, down)
+    scales = (scale_wq, scale_wk, scale_wv, scale_wo, scale_gate, scale_up, scale_down)
+    pairs = zip(weights, scales, strict=True)
+    wide = (weight.to(x.dtype) * scale[:, None] for weight, scale in pairs)
+    return spelled_out_layer(x, cos, sin, before, behind, *wide)

@@ -20,7 +20,8 @@ def is_op(node: Node, *ops: str) -> bool:
 
 def is_view(node: Node) -> bool:
     """Say whether a node only looks at its operand in another way."""
-    return node.target is operator.getitem or operator_of(node) in VIEWS
+    called = node.op == "call_function"  # an input may have the name of an operator
+    return called and (node.target is operator.getitem or operator_of(node) in VIEWS)
 
 
 def added(graph: Any, before: Node, target: Any, args: tuple[Any, ...], **named: Any) -> Node:

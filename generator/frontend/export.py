@@ -306,7 +306,7 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
 def _has_form(dtype: torch.dtype, own: str) -> bool:
     """Say whether kernels have values of a type that an operator makes; of 8 bits they have views.
 
-    What is rounded to 8 bits is another number: kernels, which round what they store, would skip it.
+    What is rounded to 8 bits is another number, and kernels round what they store alone.
     """
     return own in VIEWS if has_eight_bits(dtype) else dtype.is_floating_point
 

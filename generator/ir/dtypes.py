@@ -30,7 +30,7 @@ class DType(Enum):
 
 
 STORAGE_DTYPES = (DType.FP16, DType.BF16)
-# Of inputs that kernels compute with as real numbers, as quantized weights. fp16 and bf16 hold each.
+# Of inputs alone, as quantized weights: real numbers, each of which fp16 and bf16 hold.
 EIGHT_BITS = (DType.INT8, DType.UINT8, DType.FP8_E4M3, DType.FP8_E5M2)
 
 

@@ -129,8 +129,9 @@ class Grouping:
                 continue
             self._place(node, region)
             region += mutates(node) and node in trace.refused
+        self._merge_chains([g for g in self.groups if self._is_of_weights(g)])
         self._merge_siblings()
-        self._merge_chains()
+        self._merge_chains(self.groups)
         self._merge_pieces(cuts.parted)
         self._merge_sums(cuts.apart)
         for group in self.groups:
@@ -253,7 +254,8 @@ class Grouping:
         for group in self.groups:
             same = alike(group.nodes, self.trace.inputs) if group.kind is Kind.PRODUCT else None
             if same is not None and not {*group.nodes} & single:
-                taken = {memory_of(self.trace, a) for a in group.nodes[0].all_input_nodes}
+                given = {a for n in group.nodes for a in n.all_input_nodes} - {*group.nodes}
+                taken = {memory_of(self.trace, a) for a in given}
                 region = group.region if taken & self.trace.written else 0
                 found.setdefault((region, same), []).append(group)
         for first, *others in found.values():
@@ -261,9 +263,15 @@ class Grouping:
                 self._merge(group, first)
                 first.siblings = True
 
-    def _merge_chains(self) -> None:
+    def _is_of_weights(self, group: Group) -> bool:
+        """Say whether all that a group takes are inputs of static extents: it has no rows."""
+        taken = {self.seen(a) for n in group.nodes for a in n.all_input_nodes} - {*group.nodes}
+        static = (isinstance(s, int) for n in taken for s in self.trace.shape(n))
+        return taken <= self.trace.inputs.keys() and all(static)
+
+    def _merge_chains(self, groups: Sequence[Group]) -> None:
         """Put what is computed for one product alone in front of it, in its kernel."""
-        for group in [g for g in self.groups if g.kind is Kind.CHAIN][::-1]:
+        for group in [g for g in groups if g.kind is Kind.CHAIN][::-1]:
             if {*group.nodes} & self.last:
                 continue
             users = {id(self.of.get(u)): self.of.get(u) for n in group.nodes for u in self.users(n)}

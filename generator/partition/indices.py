@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.editing import mutates
-from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.frontend.export import has_eight_bits, operator_of
 from mirage_kernels.generator.frontend.rows import Rows
 from mirage_kernels.generator.ir import Dim
 from mirage_kernels.generator.partition.trace import Node, Trace, memory_of
@@ -125,13 +125,18 @@ def _only(indices: Sequence[Node | None]) -> tuple[int, Node] | None:
 
 
 def _access(trace: Trace, own: Access) -> Access | None:
-    """Return an access unless its index is a mask, or something writes over what it takes."""
+    """Return an access unless its index is a mask, or something writes over what it takes.
+
+    Kernels write no rows of 8 bits.
+    """
     index, table = (n.meta["val"] for n in (own.index, own.table))
     whole = str(index.dtype).removeprefix("torch.") in INTEGERS and index.dim() > 0
     changing = [n for n in trace.nodes if mutates(n) and n is not own.node]
     changed = {memory_of(trace, n.all_input_nodes[0]) for n in changing}
     same = not {memory_of(trace, n) for n in (own.index, own.table)} & changed
-    if not (whole and same and table.is_floating_point()):
+    has_bytes = has_eight_bits(table.dtype)
+    real = own.value is None if has_bytes else table.is_floating_point()
+    if not (whole and same and real):
         return None
     return Access(own.node, own.table, own.dim % table.dim(), own.index, own.wraps, own.value)
 

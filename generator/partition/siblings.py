@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.declarations import dims_of
-from mirage_kernels.generator.frontend.editing import is_op
+from mirage_kernels.generator.frontend.editing import CASTS, is_op, is_view
+from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.frontend.from_torch import TracedFunction
-from mirage_kernels.generator.partition.products import products_of
 from mirage_kernels.generator.partition.trace import Node
 from mirage_kernels.generator.recipe import Recipe
 
@@ -31,34 +31,49 @@ Step = dict[str, Any]
 
 
 def alike(nodes: Sequence[Node], inputs: Mapping[Node, str]) -> object:
-    """Return what products share that may be siblings, None of nodes that are no such."""
-    if len(nodes) != 1 or not is_op(nodes[0], "linear"):
+    """Return what products share that may be siblings, None of nodes that are no such.
+
+    Beside a linear there may be what scales its weight, or its result, as one of 8 bits is.
+    """
+    linears = [n for n in nodes if is_op(n, "linear")]
+    if len(linears) != 1 or not all(is_op(n, "linear", "mul") for n in nodes):
         return None
-    x, *weights = nodes[0].all_input_nodes
-    rows = {int(w.meta["val"].shape[0]) for w in weights}
-    of_inputs = bool(weights) and all(w in inputs for w in weights) and len({x, *weights}) > 1
-    fits = of_inputs and len(rows) == 1 and max(rows) % ROWS == 0
-    return (x, len(weights)) if fits and x not in weights else None
+    x, n = linears[0].args[0], int(linears[0].meta["val"].shape[-1])
+    taken = [a for node in nodes for a in node.all_input_nodes if a not in (x, *nodes)]
+    weights = [_given(a) for a in taken]
+    shapes = [tuple(map(int, w.meta["val"].shape)) for w in weights]
+    of_inputs = x not in (*weights, *nodes) and all(w in inputs for w in weights)
+    if not (of_inputs and weights and n % ROWS == 0 and all(s[:1] == (n,) for s in shapes)):
+        return None
+    return x, tuple(map(operator_of, nodes)), tuple(s[1:] for s in shapes)
+
+
+def _given(node: Node) -> Node:
+    """Return what a node is a view of, or a cast."""
+    while is_op(node, *CASTS) or is_view(node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def with_siblings(part: Part) -> Part:
     """Return a part whose products are siblings, with what each of them computes."""
-    return replace(part, siblings=tuple(_one(part, n) for n in products_of(part.nodes)))
+    return replace(part, siblings=tuple(_one(part, n) for n in part.nodes if n in part.results))
 
 
-def _one(part: Part, product: Node) -> Part:
-    needed, own = [product], set[Node]()
+def _one(part: Part, result: Node) -> Part:
+    needed, own = [result], set[Node]()
     while needed:
         node = needed.pop()
         if node not in own and node in part.nodes:
             own.add(node)
             needed += node.all_input_nodes
-    taken = {a for n in own for a in n.all_input_nodes}
+    nodes = tuple(n for n in part.nodes if n in own)
+    taken = dict.fromkeys(a for n in nodes for a in n.all_input_nodes)  # alike in all siblings
     return replace(
         part,
-        nodes=tuple(n for n in part.nodes if n in own),
-        inputs=tuple(n for n in part.inputs if n in taken),
-        results=(product,),
+        nodes=nodes,
+        inputs=tuple(n for n in taken if n in part.inputs),
+        results=(result,),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirage_kernels.generator.frontend.editing import CASTS, is_view, upstream
-from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.frontend.export import has_eight_bits, operator_of
 from mirage_kernels.generator.partition.groups import Kind
 from mirage_kernels.generator.partition.parts import Part
 from mirage_kernels.generator.partition.products import (
@@ -13,6 +13,7 @@ from mirage_kernels.generator.partition.products import (
     is_wider,
     products_of,
 )
+from mirage_kernels.generator.partition.trace import Node
 from mirage_kernels.generator.pipeline import Result
 
 OF_FEW_TOKENS = "sliced_k"
@@ -32,14 +33,16 @@ def is_slow(result: Result, part: Part) -> bool:
     """Say whether another cut multiplies weights faster, or PyTorch does.
 
     So it is where there is the general schedule only, or behind functions of the rows, for 64 of
-    these, one that is made for few; not where PyTorch would write operands anew, in fp32. Products
-    by several matrices are general in any case: those are slow that are more than one kernel.
+    these, one that is made for few; not where PyTorch would write operands anew, in fp32, nor where
+    that one alone takes weights of 8 bits. Products by several matrices are general in any case:
+    those are slow that are more than one kernel.
     """
     if result.record.no_plan:
         return True
     variants = result.record.variants
     alone = part.siblings[0] if part.siblings else part
-    few = _computes_in_front(alone) and variants[-1].schedule == OF_FEW_TOKENS
+    quantized = any(_is_quantized(part, a) for n in products_of(part.nodes) for a in factors(n))
+    few = variants[-1].schedule == OF_FEW_TOKENS and not quantized and _computes_in_front(alone)
     one = len(result.record.graph.blocks) == 1
     if part.kind is not Kind.PRODUCT or not _of_weights(part):
         return False
@@ -68,9 +71,23 @@ def is_fast(result: Result) -> bool:
     return not result.record.no_plan and all(v.schedule != "general" for v in variants)
 
 
+def _is_quantized(part: Part, factor: Node) -> bool:
+    """Say whether a factor is made of inputs of static extents, one of 8 bits among them."""
+    own = {factor, *upstream(factor, {*part.nodes})}
+    given = {a for n in own & {*part.nodes} for a in n.all_input_nodes} | own
+    given -= {*part.nodes}
+    static = all(isinstance(s, int) for n in given for s in part.trace.shape(n))
+    return static and any(has_eight_bits(n.meta["val"].dtype) for n in given)
+
+
 def _of_weights(part: Part) -> bool:
-    """Say whether products take inputs of static extents as they are, or casts that round them."""
+    """Say whether products take inputs of static extents as they are, or casts that round them.
+
+    Those of 8 bits they take converted and scaled.
+    """
     taken = [a for n in products_of(part.nodes) for a in factors(n)]
+    if any(_is_quantized(part, a) for a in taken):
+        return True
     if any(a in part.nodes and operator_of(a) in CASTS and is_wider(part.trace, a) for a in taken):
         return False
     while views := [n for n in taken if n in part.nodes and is_view(n)]:

@@ -36,14 +36,19 @@ def program_of(
     shapes: Mapping[str, tuple[int, ...]],
     rows: tuple[str, ...],
     dims: tuple[str, ...] = ("M",),
+    types: Mapping[str, torch.dtype] | None = None,
 ) -> Program:
-    """Return the program of a function; the first dims of inputs in `rows` are dynamic: `dims`."""
+    """Return the program of a function; the first dims of inputs in `rows` are dynamic: `dims`.
+
+    Some inputs are of other `types`.
+    """
 
     def make(recipe: Recipe) -> Result:
         request = Request(recipe, recipe.shapes[0], DType(dtype), "sm_90a")
         return generate(request, jobs=1, progress=lambda event: None)
 
-    given = {n: torch.empty(shape, dtype=TYPES[dtype]) for n, shape in shapes.items()}
+    kinds = dict.fromkeys(shapes, TYPES[dtype]) | dict(types or {})
+    given = {n: torch.empty(shape, dtype=kinds[n]) for n, shape in shapes.items()}
     dynamic = {n: dict(enumerate(dims)) for n in rows if n in given}
     return partitioned(Function(run, given, dynamic, name), DType(dtype), "sm_90a", make)
 
@@ -76,7 +81,8 @@ def require_right(
     kernels: SteppedProgram, run: Callable[..., Any], given: Mapping[str, Tensor], dtype: str
 ) -> tuple[Tensor, ...]:
     """Compare results with float64, and with a call's where weights are constant; return them."""
-    exact = _several(run(**{name: x.double() for name, x in given.items()}))
+    doubles = {name: x.double() if x.is_floating_point() else x for name, x in given.items()}
+    exact = _several(run(**doubles))
     made = _several(kernels(**given))
     with constant_weights():
         again = _several(kernels(**given))

@@ -75,6 +75,15 @@ def cached(x: Tensor, w: Tensor, cache: Tensor, at: Tensor, one: Tensor) -> tupl
     return cache.sum(-1), torch.relu(rows)
 
 
+def test_an_input_may_have_the_name_of_an_operator() -> None:
+    def run(x: Tensor, t: Tensor, select: Tensor) -> Tensor:
+        return F.linear(x, t) + select.to(x.dtype)
+
+    program = cut(run, ["x"], x=(8, 64), t=(32, 64), select=(32,))
+    assert ways(program)[0] == ["linear, add"]
+    require_same(program, run, x=drawn(3, 64), t=drawn(32, 64), select=drawn(32))
+
+
 def test_a_product_takes_what_others_stored_as_it_lies() -> None:
     def run(x: Tensor, w: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         heads = torch.softmax(x, dim=-1)

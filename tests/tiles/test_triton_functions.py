@@ -25,6 +25,20 @@ def functions(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return whole + torch.where(x > y, torch.log(x), y) - (x >= 0) * y
 
 
+def scaled(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    """Products with weights of 8 bits."""
+    first = torch.nn.functional.linear(x, q.to(x.dtype)) * s
+    return first + torch.nn.functional.linear(x, f.to(x.dtype))
+
+
+def weights() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn((5, 96), generator=generator).half()
+    q = torch.randint(-128, 128, (32, 96), generator=generator).to(torch.int8)
+    f = torch.randint(0, 256, (32, 96), generator=generator).to(torch.uint8)
+    return [x, q, torch.linspace(-0.02, 0.02, 32).half(), f]
+
+
 def examples() -> list[torch.Tensor]:
     x, y = (torch.randn((5, 96), generator=torch.Generator().manual_seed(i)) for i in range(2))
     y[:, :20] = x[:, :20]
@@ -33,30 +47,33 @@ def examples() -> list[torch.Tensor]:
     return [x.half(), y.half()]
 
 
-def main(path: str) -> None:
+def main(path: str, name: str) -> None:
     """Run the program, and compare it with PyTorch."""
     module = loaded(path)
-    given = examples()
-    wanted = functions(*(x.double() for x in given))
-    assert wanted.isnan().any()
-    found = module.functions(*(x.flatten() for x in given)).reshape(wanted.shape).double()
+    given = weights() if name == "scaled" else examples()
+    doubles = [x.double() if x.is_floating_point() else x for x in given]
+    wanted = globals()[name](*doubles)
+    assert wanted.isnan().any() or name == "scaled"
+    flat = given if name == "scaled" else [x.flatten() for x in given]
+    found = getattr(module, name)(*flat).reshape(wanted.shape).double()
     torch.testing.assert_close(found, wanted, atol=2e-3, rtol=2e-3, equal_nan=True)
 
 
-def test_functions_are_those_of_pytorch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["functions", "scaled"])
+def test_functions_are_those_of_pytorch(name: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    recipe = from_torch(functions, dict(zip("xy", examples(), strict=True)))
+    names, given = ("xqsf", weights()) if name == "scaled" else ("xy", examples())
+    recipe = from_torch(globals()[name], dict(zip(names, given, strict=True)))
     request = Request(recipe, recipe.shapes[0], DType.FP16, "sm_90a")
     files = generate(request, jobs=1, progress=lambda event: None).files
     (text,) = (text for name, text in files.items() if name.endswith("triton.py"))
-    path = tmp_path / "functions.py"
+    path = tmp_path / f"{name}.py"
     path.write_text(text)
     env = os.environ | {"TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)}
-    ran = subprocess.run(
-        [sys.executable, __file__, str(path)], env=env, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, __file__, str(path), name]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

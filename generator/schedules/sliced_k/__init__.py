@@ -184,14 +184,20 @@ class Footprint(loop.Block):
         return len(self.program.byte_rows) * knobs.chunks // 2 * (knobs.rows // LINE_TILE)
 
     def registers(self, knobs: SlicedK) -> int:
-        """Return how many registers a thread needs for one step and its accumulators."""
+        """Return how many registers a thread needs for one step and its accumulators.
+
+        Beside rows of 8 bits it has a chunk of the tokens at a time (ptxas).
+        """
         maps = [s for s in self.program.loop if s.do is Do.MAP]
         vectors = any(s.layout is Layout.DEPTH and s.dtype is DType.FP32 for s in maps)
         mapped = MAPPED_BF16_REGISTERS * any(s.dtype is DType.BF16 for s in maps)
         mapped += MAPPED_DEPTH_REGISTERS * vectors
         mapped += knobs.tokens * knobs.chunks * bool(self.program.statistics)
         tiles = self.sums[Layout.ACCUM] * -(-knobs.rows // loop.ROW_TILE) + self.inner_tiles
-        return tiles * (knobs.tokens // LINE_TILE) * 4 + self.vectors(knobs) * 4 + mapped
+        tokens, step = knobs.tokens // LINE_TILE, self.vectors(knobs)
+        if self.program.byte_rows:
+            step -= (knobs.chunks - 1) * self.loads[Layout.TOKENS] * tokens
+        return tiles * tokens * 4 + step * 4 + mapped
 
     def shared_bytes(self, knobs: SlicedK) -> int:
         """Return the shared memory of one block."""
