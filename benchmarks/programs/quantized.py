@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from programs import program
-from programs.layers import ROTATED, WEIGHTS, WIDTH, spelled_out_layer
+from programs.layers import HEAD, KV, ROTATED, WEIGHTS, WIDTH, spelled_out_layer
 from programs.layers import ROWS as ROWS_OF_LAYERS
 from programs.layers import TOKENS as TOKENS_OF_LAYERS
 
-ROWS, K, N, WIDE, GROUP = (1, 16, 64), 4096, 4096, 14336, 128
+ROWS, K, N, WIDE, GROUP, LENGTH = (1, 16, 64), 4096, 4096, 14336, 128, 1024
 
 
 def _converted(q: Tensor, scale: Tensor, x: Tensor) -> Tensor:
@@ -115,3 +115,20 @@ def int8_layer(
     pairs = zip(weights, scales, strict=True)
     wide = (weight.to(x.dtype) * scale[:, None] for weight, scale in pairs)
     return spelled_out_layer(x, cos, sin, before, behind, *wide)
+
+
+@program(
+    "others/fp8_cache",
+    rows=(1, 16, 64),
+    types={"keys": torch.float8_e4m3fn, "values": torch.float8_e4m3fn},
+    q=("M", 32, 1, HEAD),
+    keys=("M", KV, LENGTH, HEAD),
+    values=("M", KV, LENGTH, HEAD),
+    key_scale=(1,),
+    value_scale=(1,),
+)
+def fp8_cache(
+    q: Tensor, keys: Tensor, values: Tensor, key_scale: Tensor, value_scale: Tensor
+) -> Tensor:
+    k, v = keys.to(q.dtype) * key_scale, values.to(q.dtype) * value_scale
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)

@@ -88,7 +88,7 @@ class _Lowering:
     def __init__(self, recipe: str, graph: Graph) -> None:
         (kernel,) = graph.blocks
         self.recipe, self.graph = recipe, graph
-        self.tiled = block_program(graph, kernel, tiles.WARP, stages=1, converts=False)
+        self.tiled = block_program(graph, kernel, tiles.WARP, stages=1)
         self.body, self.tensors = self.tiled.body, self.tiled.tensors
         self.roles = roles_of(self.body)
         self.phases = phases_of(self.body)

@@ -26,6 +26,7 @@ from mirage_kernels.generator.ir import (
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.tiles.conversions import converted
 from mirage_kernels.generator.tiles.indices import draws, gathered, scattered
 from mirage_kernels.generator.tiles.interpret import Interpreter
 from mirage_kernels.generator.tiles.lower import block_program, block_programs
@@ -56,7 +57,7 @@ def shortened_programs(
     """Return a short muGraph, its programs, and extents: threads hold rows where long ones do."""
     short, sizes = shortened(graph)
     long = block_programs(graph, threads, stages, indexed)
-    made = (block_program(short, node, threads, stages, vectors=True) for node in short.blocks)
+    made = (block_program(short, node, threads, stages, vectors=True) for node in converted(short))
     plain = [program.with_indices(indexed or {}) for program in made]
     pairs = zip(plain, long, strict=True)
     return short, [with_held_rows(own) if whole.held else own for own, whole in pairs], sizes

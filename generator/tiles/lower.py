@@ -22,6 +22,7 @@ from mirage_kernels.generator.ir import (
 from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES
 from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.tiles.barriers import with_barriers
+from mirage_kernels.generator.tiles.conversions import converted
 from mirage_kernels.generator.tiles.passes import are_one_pass, with_held_rows
 from mirage_kernels.generator.tiles.program import (
     DEAR,
@@ -47,14 +48,7 @@ from mirage_kernels.generator.tiles.statements import (
     Statement,
     Store,
 )
-from mirage_kernels.generator.tiles.tensor_cores import (
-    COLUMNS,
-    ROWS,
-    is_product,
-    lines,
-    multiples,
-    with_conversions,
-)
+from mirage_kernels.generator.tiles.tensor_cores import COLUMNS, ROWS, is_product, lines, multiples
 from mirage_kernels.generator.tiles.vectors import WIDTHS, uneven_row, with_parts
 
 MASK = DType.FP16  # of truth values in shared memory: 1 and 0
@@ -65,25 +59,14 @@ _REDUCTIONS = ("contract", *ops_of_kind(Kind.REDUCE, Kind.STABILISER))
 
 
 def block_program(
-    graph: Graph,
-    kernel: Node,
-    threads: int,
-    stages: int,
-    *,
-    vectors: bool = False,
-    converts: bool = True,
+    graph: Graph, kernel: Node, threads: int, stages: int, *, vectors: bool = False
 ) -> BlockProgram:
     """Return the tile program of one block graph of a kernel graph.
 
-    As general kernels run it with `vectors`: tensor cores make products with these too. If it
-    `converts`, products take tensors of 8 bits from tiles of 16. Raises PlanError for what no block
-    can do: a sum that meets no carry, tiles beyond reason.
+    As general kernels run it with `vectors`: tensor cores make products with these too. Raises
+    PlanError for what no block can do: a sum that meets no carry, tiles beyond reason.
     """
-    assert kernel.body is not None
-    body = without_threads(kernel.body)
-    body = with_conversions(body) if converts else body
-    own = replace(kernel, body=body)
-    return _Lowering(graph, own, threads, stages, vectors=vectors).program()
+    return _Lowering(graph, kernel, threads, stages, vectors=vectors).program()
 
 
 def block_programs(
@@ -93,7 +76,7 @@ def block_programs(
 
     Some tensors may be `indexed`. Threads hold rows where these are short.
     """
-    plain = (block_program(graph, node, threads, stages, vectors=True) for node in graph.blocks)
+    plain = (block_program(graph, node, threads, stages, vectors=True) for node in converted(graph))
     return tuple(with_held_rows(p.with_indices(indexed or {})) for p in plain)
 
 
@@ -106,7 +89,7 @@ class _Lowering:
         assert kernel.body is not None
         assert kernel.body.space is not None
         self.graph, self.threads = graph, threads
-        self.body, self.space = kernel.body, kernel.body.space
+        self.body, self.space = without_threads(kernel.body), kernel.body.space
         self.stages, self.vectors = stages if self.space.loop else 1, vectors
         self.phases = phases_of(self.body)
         self.types = {name: v.type for name, v in self.body.values.items()}
@@ -138,8 +121,7 @@ class _Lowering:
                 s = Combine((), (), node.name, value, peak, joined_by(node))
                 self.say(Phase.JOINED, s, node.args, node)
             elif node.op == "output":
-                phase = self.phases[node.args[0]]
-                assert phase is not None
+                phase = self.phase(self.body.producers[node.args[0]])
                 self.say(phase, Store((), (), node.name, node.args[0]), node.args)
             elif node.name in self.tiles and node.op != "input":
                 self.fill(node)

@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd, prod
 
-from mirage_kernels.generator.ir import OPS, Dim, Graph, Kind, Node, Value
-from mirage_kernels.generator.ir.dtypes import EIGHT_BITS, STORAGE_DTYPES
-from mirage_kernels.generator.ir.infer import SCALAR
+from mirage_kernels.generator.ir import OPS, Dim, Graph, Kind, Node
+from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 
 ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the instruction
-ONE, CONVERTED = "_one", "_converted"  # behind the name of an operand
-
-
-def with_conversions(body: Graph) -> Graph:
-    """Return a block graph whose products take tensors of 8 bits in the other operand's type.
-
-    That holds every number of theirs. A conversion is a product with 1.
-    """
-    nodes, made = list[Node](), dict[str, str]()
-    for node in body.nodes:
-        for name, other in zip(node.args, node.args[::-1], strict=True):
-            if node.op != "contract" or not _is_converted(body, name, other):
-                continue
-            if name not in made:
-                made[name] = f"{name}{CONVERTED}"
-                nodes.append(Node("const", (), (Value(f"{name}{ONE}", SCALAR),), value=1.0))
-                type_ = replace(body.values[name].type, dtype=body.values[other].type.dtype)
-                args = (name, f"{name}{ONE}")
-                nodes.append(Node("mul", args, (Value(made[name], type_),)))
-            node = replace(node, args=tuple(made[name] if a == name else a for a in node.args))
-        nodes.append(node)
-    return replace(body, nodes=tuple(nodes)) if made else body
-
-
-def _is_converted(body: Graph, name: str, other: str) -> bool:
-    own = body.values[name].type.dtype in EIGHT_BITS
-    return own and body.values[other].type.dtype in STORAGE_DTYPES
 
 
 def is_product(body: Graph, node: Node, *, vectors: bool) -> bool:

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Graph, Indexed, Phase, of_results, retile
 from mirage_kernels.generator.tiles.clusters import without_clusters
+from mirage_kernels.generator.tiles.conversions import converted
 from mirage_kernels.generator.tiles.lower import block_program
 from mirage_kernels.generator.tiles.program import IDENTITY, BlockProgram
 from mirage_kernels.generator.tiles.statements import (
@@ -61,7 +62,7 @@ def emit_triton(
     tiles = {a.tile_key: TILE for s in graph.spaces for a in s.axes if not a.reduced}
     own = of_results(indexed, graph.outputs)
     tiled = retile(graph, tiles)
-    plain = [block_program(tiled, node, 32, 1) for node in tiled.blocks]
+    plain = [block_program(tiled, node, 32, 1) for node in converted(tiled)]
     programs = [p.with_indices(own) for p in plain]
     w = Writer(unit="    ")
     launches = []

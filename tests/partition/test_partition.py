@@ -80,7 +80,7 @@ def test_an_input_may_have_the_name_of_an_operator() -> None:
         return F.linear(x, t) + select.to(x.dtype)
 
     program = cut(run, ["x"], x=(8, 64), t=(32, 64), select=(32,))
-    assert ways(program)[0] == ["linear, add"]
+    assert ways(program)[0] == ["linear, to, add"]
     require_same(program, run, x=drawn(3, 64), t=drawn(32, 64), select=drawn(32))
 
 
