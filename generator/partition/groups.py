@@ -24,6 +24,7 @@ from mirage_kernels.generator.partition.products import (
     MOST_NODES,
     factors,
     free_extents,
+    is_quantized,
     may_be_general,
 )
 from mirage_kernels.generator.partition.reductions import (
@@ -129,9 +130,9 @@ class Grouping:
                 continue
             self._place(node, region)
             region += mutates(node) and node in trace.refused
-        self._merge_chains([g for g in self.groups if self._is_of_weights(g)])
+        self._merge_chains([g for g in self.groups if self._is_of_weights(g)], self.alone)
         self._merge_siblings()
-        self._merge_chains(self.groups)
+        self._merge_chains(self.groups, self.bare | self._quantized())
         self._merge_pieces(cuts.parted)
         self._merge_sums(cuts.apart)
         for group in self.groups:
@@ -269,8 +270,20 @@ class Grouping:
         static = (isinstance(s, int) for n in taken for s in self.trace.shape(n))
         return taken <= self.trace.inputs.keys() and all(static)
 
-    def _merge_chains(self, groups: Sequence[Group]) -> None:
-        """Put what is computed for one product alone in front of it, in its kernel."""
+    def _quantized(self) -> set[Node]:
+        """Return the products with weights of 8 bits.
+
+        One schedule has them. With more than few rows it is slow behind what is computed of these.
+        """
+        trace = self.trace
+        products = (n for g in self.groups if g.kind is Kind.PRODUCT for n in g.products)
+        return {n for n in products if any(is_quantized(trace, f, trace.nodes) for f in factors(n))}
+
+    def _merge_chains(self, groups: Sequence[Group], bare: set[Node]) -> None:
+        """Put what is computed for one product alone in front of it, in its kernel.
+
+        Nothing goes in front of those that are `bare`.
+        """
         for group in [g for g in groups if g.kind is Kind.CHAIN][::-1]:
             if {*group.nodes} & self.last:
                 continue
@@ -280,7 +293,7 @@ class Grouping:
             if len(users) != 1 or into is None or into.region != group.region:
                 continue
             most = {Kind.PRODUCT: 1, Kind.ATTENTION: 0}.get(into.kind, -1)
-            free = not {*into.nodes} & self.bare
+            free = not {*into.nodes} & bare
             free &= not group.reductions or not self._result(group)
             sums = sum(reduces(n) + (operator_of(n) in CENTRED) for n in group.nodes)
             products = 1 if into.siblings else len(into.products)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 
 from mirage_kernels.generator.errors import RecipeError
-from mirage_kernels.generator.frontend.editing import CASTS
-from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.frontend.editing import CASTS, upstream
+from mirage_kernels.generator.frontend.export import has_eight_bits, operator_of
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.rewriting import PRODUCTS
 from mirage_kernels.generator.partition.trace import Node, Trace
@@ -88,6 +88,15 @@ def has_few_columns(recipe: Recipe) -> bool:
         weights = [t for t in static if not any(d.dynamic for d in t.dims)]
         found += [t.names[-1] != node.over and t.dims[-1].size <= FEW_COLUMNS for t in weights]
     return bool(found) and all(found)
+
+
+def is_quantized(trace: Trace, factor: Node, nodes: Collection[Node]) -> bool:
+    """Say whether nodes make a factor of inputs of static extents, one of 8 bits among them."""
+    own = {factor, *upstream(factor, {*nodes})}
+    given = ({a for n in own & {*nodes} for a in n.all_input_nodes} | own) - {*nodes}
+    types = [getattr(n.meta.get("val"), "dtype", None) for n in given]
+    quantized = any(t is not None and has_eight_bits(t) for t in types)
+    return quantized and all(isinstance(s, int) for n in given for s in trace.shape(n))
 
 
 def may_be_general(nodes: Sequence[Node]) -> bool:

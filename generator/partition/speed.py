@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from mirage_kernels.generator.frontend.editing import CASTS, is_view, upstream
-from mirage_kernels.generator.frontend.export import has_eight_bits, operator_of
+from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.groups import Kind
 from mirage_kernels.generator.partition.parts import Part
 from mirage_kernels.generator.partition.products import (
     factors,
     has_few_columns,
     is_batched,
+    is_quantized,
     is_wider,
     products_of,
 )
-from mirage_kernels.generator.partition.trace import Node
 from mirage_kernels.generator.pipeline import Result
 
 OF_FEW_TOKENS = "sliced_k"
@@ -33,16 +33,14 @@ def is_slow(result: Result, part: Part) -> bool:
     """Say whether another cut multiplies weights faster, or PyTorch does.
 
     So it is where there is the general schedule only, or behind functions of the rows, for 64 of
-    these, one that is made for few; not where PyTorch would write operands anew, in fp32, nor where
-    that one alone takes weights of 8 bits. Products by several matrices are general in any case:
-    those are slow that are more than one kernel.
+    these, one that is made for few; not where PyTorch would write operands anew, in fp32. Products
+    by several matrices are general in any case: those are slow that are more than one kernel.
     """
     if result.record.no_plan:
         return True
     variants = result.record.variants
     alone = part.siblings[0] if part.siblings else part
-    quantized = any(_is_quantized(part, a) for n in products_of(part.nodes) for a in factors(n))
-    few = variants[-1].schedule == OF_FEW_TOKENS and not quantized and _computes_in_front(alone)
+    few = _computes_in_front(alone) and variants[-1].schedule == OF_FEW_TOKENS
     one = len(result.record.graph.blocks) == 1
     if part.kind is not Kind.PRODUCT or not _of_weights(part):
         return False
@@ -50,9 +48,11 @@ def is_slow(result: Result, part: Part) -> bool:
 
 
 def _computes_in_front(part: Part) -> bool:
-    """Say whether a product takes something that its kernel computes."""
-    own = {*part.computing}
-    return any(own & upstream(n, {*part.nodes}) - {n} for n in products_of(part.nodes))
+    """Say whether a product takes something that its kernel computes, not of weights alone."""
+    own, trace, nodes = {*part.computing}, part.trace, part.nodes
+    every = (a for n in products_of(nodes) for a in factors(n))
+    taken = (a for a in every if not is_quantized(trace, a, nodes))
+    return any(own & upstream(a, {*part.nodes}) for a in taken)
 
 
 def _is_general(result: Result, part: Part) -> bool:
@@ -71,22 +71,13 @@ def is_fast(result: Result) -> bool:
     return not result.record.no_plan and all(v.schedule != "general" for v in variants)
 
 
-def _is_quantized(part: Part, factor: Node) -> bool:
-    """Say whether a factor is made of inputs of static extents, one of 8 bits among them."""
-    own = {factor, *upstream(factor, {*part.nodes})}
-    given = {a for n in own & {*part.nodes} for a in n.all_input_nodes} | own
-    given -= {*part.nodes}
-    static = all(isinstance(s, int) for n in given for s in part.trace.shape(n))
-    return static and any(has_eight_bits(n.meta["val"].dtype) for n in given)
-
-
 def _of_weights(part: Part) -> bool:
     """Say whether products take inputs of static extents as they are, or casts that round them.
 
     Those of 8 bits they take converted and scaled.
     """
     taken = [a for n in products_of(part.nodes) for a in factors(n)]
-    if any(_is_quantized(part, a) for a in taken):
+    if any(is_quantized(part.trace, a, part.nodes) for a in taken):
         return True
     if any(a in part.nodes and operator_of(a) in CASTS and is_wider(part.trace, a) for a in taken):
         return False

@@ -38,7 +38,14 @@ from mirage_kernels.generator.tiles.statements import (
     Statement,
     Store,
 )
-from mirage_kernels.generator.tiles.stores import in_passes, write_combine, write_rows, write_stores
+from mirage_kernels.generator.tiles.stores import (
+    Pass,
+    in_passes,
+    taking,
+    write_combine,
+    write_rows,
+    write_stores,
+)
 from mirage_kernels.generator.tiles.vectors import is_shifted
 
 
@@ -293,8 +300,11 @@ class KernelWriter:
         write_load(self.formulas, s, to)
 
     def _fill(self, s: Fill) -> None:
-        w, f, tile = self.writer, self.formulas, self.program.tiles[s.value]
-        with self._vectors(tile) as place:
+        w, f, p = self.writer, self.formulas, self.program
+        tile, args = p.tiles[s.value], p.node(s.value).args
+        own = Pass(tile.dims, vector_of(p, tile), of_one=False, dealt=False)
+        read = any(map(f.reads, args))
+        with taking(f, own, (), args, {}) if read else self._vectors(tile) as place:
             (made,) = f.write([s.value], place, again=True)
             if s.ends:
                 with w.block(f"for (int e = 0; e < {place.width}; ++e) {{"):

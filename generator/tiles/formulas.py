@@ -175,10 +175,11 @@ class Formulas:
         last = type_.names[-1]
         vector = place.vector if place.vector in type_.names else last
         places = {d: (*self.offset(value, d), place.at[d]) for d in type_.names}
+        single = value in p.single
         strides = {d.name: f"{tensor}_strides[{i}]" for i, d in enumerate(p.memory(value))}
         strides |= dict.fromkeys(set(type_.names) - {*strides}, "1")  # a vector of one element
         aligned = "kAligned ? 1 : " if vector == last else ""
-        w.line(f"const int64_t stride = {aligned}{strides[vector]};")
+        w.line(f"const int64_t stride = {'0' if single else f'{aligned}{strides[vector]}'};")
         strides[last] = f"(kAligned ? 1 : {strides[last]})"
         rows = p.indexed[value].dims if value in p.indexed else ()
         moves = {d: [t for t in x if t != "0"] for d, x in places.items() if d not in rows}
@@ -191,7 +192,7 @@ class Formulas:
         if packed:
             near = " + ".join(f"({t}) * {packed[d]}" for d in places for t in places[d])
             offset = f"(kAligned ? {near} : {offset})"
-        w.line(f"{pointer} = {tensor} + {offset};")
+        w.line(f"{pointer} = {tensor}{'' if single else f' + {offset}'};")
         uneven = [d for d in type_.names if self.is_uneven(value, d, place)]
         inside = [
             f"{' + '.join(places[d])} < {self.limit(value, d)}" for d in uneven if d != vector
@@ -210,7 +211,7 @@ class Formulas:
         )
         wide = self.is_wide(value, vector, place.width) and place.width <= widest(p, [value])
         wide |= self._is_shifted(value, place)
-        return "kAligned" if vector == last and wide else "false"
+        return "kAligned" if vector == last and wide and not single else "false"
 
     def reads(self, value: str) -> list[str]:
         """Return the tensors in device memory that a formula reads in place."""
@@ -266,7 +267,12 @@ class Formulas:
 
     def count(self, name: str, place: Place) -> int:
         """Return how many elements of a value a vector has."""
-        return place.width if place.vector in self.program.type(name).names else 1
+        return place.width if self._varies(name, place) else 1
+
+    def _varies(self, name: str, place: Place) -> bool:
+        """Say whether the elements of a vector are several of a value."""
+        names = self.program.type(name).names
+        return place.vector in names and name not in self.program.single
 
     # -- formulas ----------------------------------------------------------------------------------
 
@@ -356,7 +362,7 @@ class Formulas:
             return f"{name}_row"
         if not type_.dims:
             return f"{name}[0]" if name in p.tiles else f"float(args.{name})"
-        varies, count = place.vector in type_.names, self.count(name, place)
+        varies, count = self._varies(name, place), self.count(name, place)
         if name in place.taken and place.lies:
             return f"wide({name}_v, e)"
         if name in place.taken and self._is_shifted(name, place):

@@ -99,7 +99,7 @@ class Launcher:
     about: Mapping[str, str]  # recipe and architecture
     strided: bool = False  # tensors lie apart in memory, all strides are of the call
     indexed: tuple[Indexed, ...] = ()  # tensors that are addressed by an index tensor
-    broadcast: tuple[str, ...] = ()  # vectors whose strides fast schedules take
+    broadcast: tuple[str, ...] = ()  # vectors that calls may give as one element: strides of 0
     parted: tuple[str, tuple[int, ...]] = ("", ())  # a dim that comes in tensors of their own
 
     @cached_property
@@ -261,7 +261,7 @@ class Launcher:
                 self._declare(w, v, "given.next", parts)
             for v in bucket.made:
                 self._declare(w, v, "general::in_workspace", parts)
-            values = [*self.tensors, *bucket.made]
+            values = [v for v in (*self.tensors, *bucket.made) if v.name not in self.broadcast]
             aligned = " && ".join(f"{v.name}_tensor.aligned" for v in values)
             w.line(f"const bool aligned = {aligned};")
             w.line("cudaError_t status = cudaSuccess;")

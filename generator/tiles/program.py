@@ -8,7 +8,7 @@ take part in each, and a barrier stands wherever one reads what others wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -126,6 +126,7 @@ class BlockProgram:
     threads: int = 128
     strided: bool = False  # tensors lie apart in memory, all strides are of the call
     indexed: Mapping[str, Indexed] = field(default_factory=dict)  # inputs and outputs, by name
+    single: frozenset[str] = frozenset()  # inputs that calls give as one element: strides of 0
 
     @property
     def space(self) -> Space:
@@ -137,6 +138,11 @@ class BlockProgram:
         """Return the program with tensors of its kernel graph that are addressed by an index."""
         own = {v: indexed[tensor] for v, tensor in self.tensors.items() if tensor in indexed}
         return replace(self, indexed=own)
+
+    def given(self, *, strided: bool, broadcast: Collection[str]) -> BlockProgram:
+        """Return the program with what is known of a call's tensors, some with one element each."""
+        own = frozenset(v for v, tensor in self.tensors.items() if tensor in broadcast)
+        return replace(self, strided=strided, single=own)
 
     @cached_property
     def scattered(self) -> frozenset[str]:

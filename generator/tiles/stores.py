@@ -71,7 +71,7 @@ def write_stores(f: Formulas, stores: Sequence[Store]) -> None:
     parts = {d: "0" for s in stores for d in p.type(s.output).names if d not in names}
     if own.of_one:
         f.writer.line("if (cluster_rank() == 0)")
-    with _taking(f, own, stores, [s.value for s in stores], parts) as place:
+    with taking(f, own, stores, [s.value for s in stores], parts) as place:
         _write_all(f, stores, place)
 
 
@@ -98,7 +98,7 @@ def write_rows(f: Formulas, s: Rows) -> None:
     own = replace(own, dims=dims, width=WIDTHS[0])
     whole = str(prod(d.size for d in dims) // WIDTHS[0] % WARP == 0).lower()
     values = [v for x in s.joins for v in x.values] + [x.value for x in s.stores]
-    with _taking(f, own, s.stores, values, {}) as place:
+    with taking(f, own, s.stores, values, {}) as place:
         for join in s.joins:
             f.writer.line(f"float {join.tile}_row = {join.joins}::kIdentity;")
             with f.writer.block("{"):
@@ -127,7 +127,7 @@ def _write_all(f: Formulas, stores: Sequence[Store], place: Place) -> None:
 
 
 @contextmanager
-def _taking(
+def taking(
     f: Formulas, own: Pass, stores: Sequence[Store], values: Sequence[str], more: dict[str, str]
 ) -> Iterator[Place]:
     """Open a loop of all threads over vectors that reads some of them before it uses one.

@@ -40,7 +40,7 @@ class ProgramCall:
         """Draw the tensors.
 
         Standard deviation 1, matrices without a dynamic dim scaled by their last dim's root; whole
-        numbers from 1 to the longest extent.
+        numbers from 1 to the longest extent, those of 8 bits from all that there are.
         """
         signature, source = kernel.signature, torch.Generator(device).manual_seed(0)
         extents = {**signature["static"], **self.sizes}
@@ -48,7 +48,11 @@ class ProgramCall:
         for wanted in signature["tensors"]:
             dims, kind = wanted["dims"], TYPES[wanted["dtype"]]
             shape = [extents[dim] for dim in dims]
-            if not kind.is_floating_point:
+            if kind.itemsize == 1 and kind is not torch.bool:
+                least = 0 if kind is torch.uint8 else -127
+                drawn = torch.randint(least, 128, shape, generator=source, device=device)
+                drawn = (drawn / 64 if kind.is_floating_point else drawn).to(kind)
+            elif not kind.is_floating_point:
                 most = max(extents.values()) + 1 if kind is torch.int32 else 2
                 drawn = torch.randint(1, most, shape, generator=source, device=device).to(kind)
             else:

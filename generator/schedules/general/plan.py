@@ -98,7 +98,10 @@ def launcher(record: KernelRecord) -> Launcher:
     buckets = [
         Bucket(
             n,
-            tuple(replace(p, strided=record.strided) for p in programs(record.graph, k, indexed)),
+            tuple(
+                p.given(strided=record.strided, broadcast=record.broadcast)
+                for p in programs(record.graph, k, indexed)
+            ),
             form_of(record.graph, k),
         )
         for n, k in chosen
@@ -115,6 +118,7 @@ def launcher(record: KernelRecord) -> Launcher:
         about,
         record.strided,
         record.indexed,
+        record.broadcast,
     )
 
 
