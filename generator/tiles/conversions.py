@@ -1,10 +1,10 @@
-"""Operands of 8 bits: products on tensor cores take them in the type of the other operand."""
+"""Operands that are computed: how they lie for tensor cores, and conversions of those of 8 bits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_kernels.generator.ir import Graph, Node, Value
+from mirage_kernels.generator.ir import Dim, Graph, Node, Value
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS, STORAGE_DTYPES
 from mirage_kernels.generator.ir.infer import SCALAR
 
@@ -18,6 +18,18 @@ def converted(graph: Graph) -> tuple[Node, ...]:
     """
     bodies = ((n, n.body) for n in graph.blocks)
     return tuple(replace(n, body=_converting(body)) if body else n for n, body in bodies)
+
+
+def operand_dims(body: Graph, over: str, name: str) -> tuple[Dim, ...]:
+    """Return the dims of a product's operand as its tile has them.
+
+    What is computed of several values lies along the sum; what is of one tensor lies as that does.
+    """
+    made = body.producers[name]
+    given = [a for a in made.args if body.values[a].type.dims]
+    as_given = not made.args or [body.producers[a].op for a in given] == ["input"]
+    dims = made.out.type.dims
+    return dims if as_given else tuple(sorted(dims, key=lambda d: d.name == over))
 
 
 def _converting(body: Graph) -> Graph:

@@ -22,7 +22,7 @@ from mirage_kernels.generator.ir import (
 from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES
 from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.tiles.barriers import with_barriers
-from mirage_kernels.generator.tiles.conversions import converted
+from mirage_kernels.generator.tiles.conversions import converted, operand_dims
 from mirage_kernels.generator.tiles.passes import are_one_pass, with_held_rows
 from mirage_kernels.generator.tiles.program import (
     DEAR,
@@ -196,9 +196,7 @@ class _Lowering:
                 if made.op == "input":
                     self.tile(name)
                 elif made.op not in OPS or OPS[made.op].kind is Kind.ELEMENTWISE:
-                    dims = self.types[name].dims
-                    ordered = sorted(dims, key=lambda d: d.name == node.over)
-                    self.tile(name, ordered)
+                    self.tile(name, operand_dims(self.body, node.over, name))
         for node in self.body.of(*COMBINES):  # other blocks read what it joins
             if OPS[self.body.producers[node.args[0]].op].kind is Kind.ELEMENTWISE:
                 self.tile(node.args[0])

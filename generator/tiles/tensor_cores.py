@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from mirage_kernels.generator.ir import OPS, Dim, Graph, Kind, Node
+from mirage_kernels.generator.ir import Dim, Graph, Node
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
+from mirage_kernels.generator.tiles.conversions import operand_dims
 
 ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the instruction
 
@@ -45,15 +46,13 @@ def lines(body: Graph, node: Node) -> tuple[tuple[Dim, ...], tuple[Dim, ...], bo
 def multiples(body: Graph, node: Node) -> dict[str, int]:
     """Return what extents of dims have to be multiples of, so that the instruction fits.
 
-    Of an operand that is contiguous along the sum all lines together count. A formula's tile is.
+    Of an operand that is contiguous along the sum all lines together count.
     """
     rows, columns, turned = lines(body, node)
     found = {node.over: DEPTH}
     sides = node.args[::-1] if turned else node.args
     for side, dims, least in zip(sides, (rows, columns), (ROWS, COLUMNS), strict=True):
-        made = body.producers[side]
-        formula = made.op in OPS and OPS[made.op].kind is Kind.ELEMENTWISE
-        along = formula or made.out.type.names[-1] == node.over
+        along = operand_dims(body, node.over, side)[-1].name == node.over
         together = gcd(prod(d.size for d in dims[:-1]), least) if along else 1
         found |= {d.name: least // together for d in dims[-1:]}
     return found
