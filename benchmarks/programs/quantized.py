@@ -1,7 +1,7 @@
 """Linears whose weights have 8 bits: a scale for each row, or for each 128 elements of one.
 
-PyTorch converts such weights in device memory, at three times the bytes of 16-bit ones; kernels
-convert them where they multiply, and read half.
+PyTorch stores 16-bit copies of such weights in every call; kernels convert them where they
+multiply.
 """
 
 from __future__ import annotations
