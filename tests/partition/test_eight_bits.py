@@ -112,10 +112,10 @@ def fast(run: Run) -> Result:
     return program(run).kernels[part.key]
 
 
-ALONE = [scaled, scaled_behind, normed, gated, with_zero]
+ALONE = [scaled, scaled_behind, gated, with_zero]
 
 
-@pytest.mark.parametrize("run", [*ALONE, in_groups, three, plain, rows_of])
+@pytest.mark.parametrize("run", [*ALONE, normed, in_groups, three, plain, rows_of])
 def test_the_program_is_the_function(run: Run) -> None:
     require_same(program(run), run, **given_of(run, 5))
 
@@ -133,7 +133,7 @@ def test_a_kernel_converts_weights_where_it_multiplies(run: Run) -> None:
     }
 
 
-@pytest.mark.parametrize("run", [scaled, scaled_behind, normed, gated])
+@pytest.mark.parametrize("run", [scaled, scaled_behind, gated])
 def test_sliced_k_streams_bytes(run: Run) -> None:
     record = fast(run).record
     assert {v.schedule for v in record.variants} == {"sliced_k"}
@@ -144,6 +144,12 @@ def test_sliced_k_streams_bytes(run: Run) -> None:
     (form,) = (text for name, text in fast(run).files.items() if name.endswith("sliced_k.cuh"))
     assert form.count("tile::converted<T>(step.") == len(made.byte_rows)
     assert "const int8_t* q = static_cast<const int8_t*>(args.inputs[" in form
+
+
+def test_a_norm_in_front_is_a_kernel_of_its_own() -> None:
+    assert ways(program(normed))[0] == ["rms_norm", "linear, mul"]
+    product = program(normed).kernels[program(normed).ways[0].parts[-1].key].record
+    assert {v.schedule for v in product.variants} == {"sliced_k"}
 
 
 def test_weights_of_one_tensor_are_one_launch() -> None:
