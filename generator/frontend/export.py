@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirage_kernels.element_types import TYPES
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend import masks
 from mirage_kernels.generator.frontend.aten import ATEN
@@ -260,6 +259,8 @@ def fake(examples: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def dtype_of(value: torch.Tensor, name: str) -> DType:
     """Return the element type of an input; raises RecipeError for one that kernels don't take."""
+    from mirage_kernels.element_types import TYPES
+
     taken = (*STORAGE_DTYPES, DType.FP32, DType.BOOL, *EIGHT_BITS)
     found = next((d for d in taken if TYPES[d.value] is value.dtype), None)
     if found is None:
@@ -313,6 +314,8 @@ def _has_form(dtype: torch.dtype, own: str) -> bool:
 
 def has_eight_bits(dtype: torch.dtype) -> bool:
     """Say whether tensors of a type are quantized: kernels take them, and store none."""
+    from mirage_kernels.element_types import TYPES
+
     return dtype in (TYPES[d.value] for d in EIGHT_BITS)
 
 

@@ -84,6 +84,20 @@ def test_an_input_may_have_the_name_of_an_operator() -> None:
     require_same(program, run, x=drawn(3, 64), t=drawn(32, 64), select=drawn(32))
 
 
+def test_a_general_kernel_reads_one_element_for_a_vector_of_one() -> None:
+    def run(x: Tensor, scale: Tensor) -> Tensor:
+        return (x * scale).sum(0) + scale
+
+    program = cut(run, [], really_made, x=(48, 64), scale=(1,))
+    (result,) = program.results
+    assert result.record.broadcast == ("scale",)
+    (cuda,) = (text for name, text in result.files.items() if name.endswith(".cu"))
+    assert "const auto* from = args.scale_in;" in cuda or "args.scale_tile_in;" in cuda
+    assert "x_tensor.aligned" in cuda
+    assert "scale_tensor.aligned" not in cuda  # its stride of 0 keeps no other from being read fast
+    require_same(program, run, x=drawn(48, 64), scale=drawn(1))
+
+
 def test_a_product_takes_what_others_stored_as_it_lies() -> None:
     def run(x: Tensor, w: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         heads = torch.softmax(x, dim=-1)
