@@ -92,11 +92,12 @@ def has_few_columns(recipe: Recipe) -> bool:
 
 def is_quantized(trace: Trace, factor: Node, nodes: Collection[Node]) -> bool:
     """Say whether nodes make a factor of inputs of static extents, one of 8 bits among them."""
-    own = {factor, *upstream(factor, {*nodes})}
-    given = ({a for n in own & {*nodes} for a in n.all_input_nodes} | own) - {*nodes}
-    types = [getattr(n.meta.get("val"), "dtype", None) for n in given]
-    quantized = any(t is not None and has_eight_bits(t) for t in types)
-    return quantized and all(isinstance(s, int) for n in given for s in trace.shape(n))
+    among = {*nodes}
+    own = upstream(factor, among)
+    given = {factor, *(a for n in own for a in n.all_input_nodes)} - among
+    tensors = (n.meta["val"] for n in given if hasattr(n.meta.get("val"), "dtype"))
+    static = (isinstance(s, int) for n in given for s in trace.shape(n))
+    return any(has_eight_bits(x.dtype) for x in tensors) and all(static)
 
 
 def may_be_general(nodes: Sequence[Node]) -> bool:

@@ -303,8 +303,7 @@ class KernelWriter:
         w, f, p = self.writer, self.formulas, self.program
         tile, args = p.tiles[s.value], p.node(s.value).args
         own = Pass(tile.dims, vector_of(p, tile), of_one=False, dealt=False)
-        read = any(map(f.reads, args))
-        with taking(f, own, (), args, {}) if read else self._vectors(tile) as place:
+        with taking(f, own, (), args, {}) as place:
             (made,) = f.write([s.value], place, again=True)
             if s.ends:
                 with w.block(f"for (int e = 0; e < {place.width}; ++e) {{"):

@@ -8,18 +8,17 @@
 
 namespace mirage::tile {
 
-template <class Byte>
 struct alignas(kVec16Bytes) FourWords {
   uint32_t words[4];
 };
 template <>
-struct Vec16<int8_t> : FourWords<int8_t> {};
+struct Vec16<int8_t> : FourWords {};
 template <>
-struct Vec16<uint8_t> : FourWords<uint8_t> {};
+struct Vec16<uint8_t> : FourWords {};
 template <>
-struct Vec16<__nv_fp8_e4m3> : FourWords<__nv_fp8_e4m3> {};
+struct Vec16<__nv_fp8_e4m3> : FourWords {};
 template <>
-struct Vec16<__nv_fp8_e5m2> : FourWords<__nv_fp8_e5m2> {};
+struct Vec16<__nv_fp8_e5m2> : FourWords {};
 
 // [N, K]: lane 4 g + t holds elements 64 c + 16 t + 0..15 of lines 8 i + g.
 template <class Byte, int kRows, int kDepth>
