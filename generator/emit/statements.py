@@ -11,7 +11,8 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
 
-EIGHT_BIT_TYPES = {
+OTHER_TYPES = {  # of elements that are not of a kernel's own type
+    DType.FP32: "float",
     DType.INT8: "int8_t",
     DType.UINT8: "uint8_t",
     DType.FP8_E4M3: "__nv_fp8_e4m3",
@@ -189,7 +190,7 @@ def operand_dims(operand: Operand, program: TileProgram) -> str:
 
 def pointer(operand: Operand, program: TileProgram) -> str:
     """Return the line that names an input where it lies."""
-    place, type_ = place_of(operand, program), EIGHT_BIT_TYPES.get(operand.type.dtype, "T")
+    place, type_ = place_of(operand, program), OTHER_TYPES.get(operand.type.dtype, "T")
     return f"const {type_}* {operand.name} = static_cast<const {type_}*>(args.inputs[{place}]);"
 
 
@@ -201,7 +202,7 @@ def camel(name: str) -> str:
 def fragment(s: Statement, program: TileProgram) -> str:
     """Return the type of what a warp copies per step of a tensor."""
     if s in program.byte_rows:
-        return f"tile::ByteRowFrag<{EIGHT_BIT_TYPES[s.dtype]}, Config::kRows, kDepth>"
+        return f"tile::ByteRowFrag<{OTHER_TYPES[s.dtype]}, Config::kRows, kDepth>"
     return typed(FRAGMENTS, s, program)
 
 

@@ -34,7 +34,7 @@ from mirage_kernels.generator.partition.reductions import (
 )
 from mirage_kernels.generator.partition.rewriting import PRODUCTS
 from mirage_kernels.generator.partition.siblings import MOST, alike
-from mirage_kernels.generator.partition.trace import Node, Trace, memory_of
+from mirage_kernels.generator.partition.trace import Node, Trace, base_of, memory_of
 
 FEW = 64  # rows up to which kernels multiply at the speed of memory
 MOST_FUNCTIONS = 24  # of a kernel without products
@@ -266,7 +266,8 @@ class Grouping:
 
     def _is_of_weights(self, group: Group) -> bool:
         """Say whether all that a group takes are inputs of static extents: it has no rows."""
-        taken = {self.seen(a) for n in group.nodes for a in n.all_input_nodes} - {*group.nodes}
+        given = {a for n in group.nodes for a in n.all_input_nodes} - {*group.nodes}
+        taken = {base_of(self.trace, self.seen(a)) for a in given}
         static = (isinstance(s, int) for n in taken for s in self.trace.shape(n))
         return taken <= self.trace.inputs.keys() and all(static)
 

@@ -27,7 +27,7 @@ from mirage_kernels.generator.partition.indices import (
     strides_in_memory,
 )
 from mirage_kernels.generator.partition.places import Flow, Place, join_step
-from mirage_kernels.generator.partition.products import is_wide
+from mirage_kernels.generator.partition.products import is_wide, makes_rows
 from mirage_kernels.generator.partition.reductions import reduces
 from mirage_kernels.generator.partition.siblings import in_place, recipe_of, step_of
 from mirage_kernels.generator.partition.trace import Node, Trace, base_of
@@ -180,39 +180,44 @@ class Part:
     def stored(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
         """Return the extents of an input that lies side by side: one that a kernel stored.
 
-        A single element is as many as the values that it goes to have in their last dim, for the
-        device reads it: other numbers of kernels come from the host.
+        A single element is as many as the values that it goes to have in a dim, for the device
+        reads it: other numbers of kernels come from the host.
         """
         if not self.is_one(node):
             shape = own(node).meta["val"].shape
             given = self.trace.twins.get(node, node) in self.trace.inputs
             apart = given or self.is_seen(node) or node in self.gathers
             return () if apart else tuple(map(int, shape)) or (1,)
-        return (self._width(node)[own(node) is not node],)
+        return tuple(both[own(node) is not node] for both in self._spread(node))
 
     def shape(self, node: Node) -> list[Size]:
         """Return the extents of an input as its kernel sees it."""
         if self.is_one(node):
-            return [self.trace.size(*self._width(node))]
+            return [self.trace.size(*both) for both in self._spread(node)]
         return self.trace.shape(node)
 
-    def _width(self, node: Node) -> tuple[int, int]:
-        """Return in both traces how many elements a kernel sees of an input with a single one."""
-        found = {*self._widths(node)}
-        if len(found) != 1 or {0, 1} & {*next(iter(found))}:
+    def _spread(self, node: Node) -> tuple[tuple[int, int], ...]:
+        """Return in both traces what extents a kernel sees of an input with a single element."""
+        found = {*self._spreads(node)}
+        if len(found) != 1 or {0, 1} & {*next(iter(found))[0]}:
             raise RecipeError(f"{self.trace.name(node)} has one element, and no one width")
         return found.pop()
 
-    def _widths(self, node: Node) -> Iterator[tuple[int, int]]:
-        """Yield the last extents of what a single element goes to, 0 for what has no such."""
+    def _spreads(self, node: Node) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Yield the last extents of what a single element goes to, 0 for what has no such.
+
+        Of rows that a product multiplies it is the one in front: an element for each row goes to
+        the product's results, where one for each column would go to what is summed.
+        """
         for user in self.trace.users(node):
             if reduces(user) or is_view(user):
-                yield 0, 0
+                yield ((0, 0),)
             elif self.is_one(user) and user in self.nodes and user not in self.results:
-                yield from self._widths(user)
+                yield from self._spreads(user)
             elif user in self.nodes:
                 shapes = [n.meta["val"].shape or (0,) for n in (user, self.trace.pairs[user])]
-                yield int(shapes[0][-1]), int(shapes[1][-1])
+                *_, rows, last = ((1, 1), *zip(*(map(int, x) for x in shapes), strict=True))
+                yield (rows, (1, 1)) if makes_rows(user, self.nodes) else (last,)
 
     def strides(self, own: Own) -> Iterator[tuple[Node, tuple[int, ...]]]:
         """Yield inputs that PyTorch looks at, and results that have a place, with their strides."""
@@ -242,11 +247,12 @@ class Part:
         """Return the function of its nodes: PyTorch's operators in order."""
         steps = [self.trace.call(n) for n in self.nodes]
         in_float64 = _exactly(steps)  # whose casts would make operands of several types
-        shapes = {self.trace.name(n): self.trace.shape(n) for n in self.inputs}
+        whole = (n for n in self.inputs if not self.is_one(n))
+        shapes = {self.trace.name(n): self.trace.shape(n) for n in whole}
         results = [self.trace.name(n) for n in self.results]
 
         def reference(**given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            several = ((shapes[k], x.shape) for k, x in given.items() if shapes[k])
+            several = ((shapes[k], x.shape) for k, x in given.items() if k in shapes)
             sizes = ((s, n) for shape, own in several for s, n in zip(shape, own, strict=True))
             known = {s["extent"]: n // s["times"] for s, n in sizes if isinstance(s, dict)}
             extents = singly(known)

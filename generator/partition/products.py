@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from math import prod
 
 from mirage_kernels.generator.errors import RecipeError
-from mirage_kernels.generator.frontend.editing import CASTS, upstream
+from mirage_kernels.generator.frontend.editing import CASTS, is_view, upstream
 from mirage_kernels.generator.frontend.export import has_eight_bits, operator_of
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.partition.rewriting import PRODUCTS
+from mirage_kernels.generator.partition.rewriting import PRODUCTS, TURNS
 from mirage_kernels.generator.partition.trace import Node, Trace
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.recipe import trace as spec_of
@@ -98,6 +98,15 @@ def is_quantized(trace: Trace, factor: Node, nodes: Collection[Node]) -> bool:
     tensors = (n.meta["val"] for n in given if hasattr(n.meta.get("val"), "dtype"))
     static = (isinstance(s, int) for n in given for s in trace.shape(n))
     return any(has_eight_bits(x.dtype) for x in tensors) and all(static)
+
+
+def makes_rows(node: Node, nodes: Sequence[Node]) -> bool:
+    """Say whether a node makes weights [N, K] of a product among nodes."""
+    own = [n for n in nodes if not is_view(n)]
+    weights = [n.args[1] for n in own if operator_of(n) == "linear"]
+    turned = [factors(n)[1] for n in own if operator_of(n) in ("matmul", "mm", "addmm")]
+    weights += [n.args[0] for n in turned if operator_of(n) in (*TURNS, "t", "numpy_T")]
+    return any(node in upstream(w, own) for w in weights)
 
 
 def may_be_general(nodes: Sequence[Node]) -> bool:

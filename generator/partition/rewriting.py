@@ -41,7 +41,7 @@ _SEEN = """
 view reshape _unsafe_view unflatten flatten permute transpose swapaxes swapdims mT mH adjoint
 unsqueeze squeeze select slice
 """
-_TURNS = ("transpose", "permute", "swapaxes", "swapdims", "mT")
+TURNS = ("transpose", "permute", "swapaxes", "swapdims", "mT")
 POOLS = tuple(f"adaptive_avg_pool{n}d" for n in (1, 2, 3))
 SEEN = frozenset(_SEEN.split())  # views of one tensor
 LIKES = {  # of tensors like another one: the number that they are full of, None for an operand
@@ -222,7 +222,7 @@ def _with_copies_of_turned(graph: Any) -> None:
 
     for node in [n for n in graph.nodes if is_op(n, "reshape", "flatten")]:
         x, region = node.args[0], regions(graph)
-        made = x.args[0] if is_op(x, *_TURNS) else None
+        made = x.args[0] if is_op(x, *TURNS) else None
         if made is None or made.op != "call_function" or _may_look(x, node):
             continue
         if _is_multiplied(node) and region[x] == region[node]:

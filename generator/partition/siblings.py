@@ -36,7 +36,7 @@ def alike(nodes: Sequence[Node], inputs: Mapping[Node, str]) -> object:
     Beside a linear there may be what scales its weight, or its result, as one of 8 bits is.
     """
     linears = [n for n in nodes if is_op(n, "linear")]
-    if len(linears) != 1 or not all(is_op(n, "linear", "mul") for n in nodes):
+    if len(linears) != 1 or not all(is_op(n, "linear", "mul", *CASTS) for n in nodes):
         return None
     x, n = linears[0].args[0], int(linears[0].meta["val"].shape[-1])
     taken = [a for node in nodes for a in node.all_input_nodes if a not in (x, *nodes)]

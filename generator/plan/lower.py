@@ -32,7 +32,7 @@ from mirage_kernels.generator.plan.program import (
     roles_of,
 )
 from mirage_kernels.generator.plan.rows import COMPUTED, READABLE, row_wise, token_numbers
-from mirage_kernels.generator.plan.storage import require_own_type, require_rows_of_bytes
+from mirage_kernels.generator.plan.storage import require_own_type, require_places
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
 from mirage_kernels.generator.tiles import program as tiles
 from mirage_kernels.generator.tiles import statements as stated
@@ -66,7 +66,7 @@ def lowered(recipe: str, graph: Graph) -> TileProgram:
     """Return the tile program of a muGraph, whether its values have layouts or not."""
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
-    require_own_type(recipe, graph, EIGHT_BITS)
+    require_own_type(recipe, graph, (DType.FP32, *EIGHT_BITS))
     return _Lowering(recipe, graph).program()
 
 
@@ -160,7 +160,7 @@ class _Lowering:
                     f"the plan takes contiguous {fast}",
                     f'give it as "{wanted}"',
                 )
-        require_rows_of_bytes(made)
+        require_places(made)
         if made.parted and any(s.do is Do.SUM for s in made.lines):
             raise self.error("sums of lines that the grid cuts are not planned")
         if made.parted and any(o.optional for o in made.inputs):

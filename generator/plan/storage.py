@@ -7,7 +7,9 @@ from collections.abc import Collection
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
-from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.program import Do, TileProgram
+
+_INPUTS = (Do.LOAD, Do.FETCH, Do.READ)  # what takes elements of inputs
 
 
 def require_own_type(recipe: str, graph: Graph, taken: Collection[DType] = ()) -> None:
@@ -24,8 +26,15 @@ def require_own_type(recipe: str, graph: Graph, taken: Collection[DType] = ()) -
         raise PlanError(f"{recipe}: only general kernels take masks, as {graph.masks[0]} is")
 
 
-def require_rows_of_bytes(program: TileProgram) -> None:
-    """Raise PlanError where a tensor of 8 bits is something else than rows that a loop streams."""
+def require_places(program: TileProgram) -> None:
+    """Raise PlanError where inputs of other types than the kernel's own are not read as such.
+
+    Tensors of 8 bits are rows that a loop streams; of fp32 the epilogue reads elements.
+    """
     read = (*program.loop, *program.lines, *program.fetches, *program.epilogue)
-    for s in (s for s in read if s.dtype in EIGHT_BITS and s not in program.byte_rows):
-        raise PlanError(f"{program.recipe}: only weights have 8 bits here, {s.out} is none")
+    for o in program.inputs:
+        uses = [s for s in read if s.do in _INPUTS and o.name in s.args]
+        if o.type.dtype in EIGHT_BITS and not {*uses} <= {*program.byte_rows}:
+            raise PlanError(f"{program.recipe}: only weights have 8 bits here, {o.name} is none")
+        if o.type.dtype is DType.FP32 and not {*uses} <= {*program.epilogue}:
+            raise PlanError(f"{program.recipe}: only epilogues read fp32, as {o.name} is")

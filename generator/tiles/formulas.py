@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.emit.cuda import TYPES
-from mirage_kernels.generator.emit.statements import EIGHT_BIT_TYPES, vocabulary
+from mirage_kernels.generator.emit.statements import OTHER_TYPES, vocabulary
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of
@@ -19,7 +19,7 @@ from mirage_kernels.generator.tiles.rows import behind_first_row, find_rows, row
 from mirage_kernels.generator.tiles.tensor_cores import COLUMNS
 from mirage_kernels.generator.tiles.vectors import at_once, has_uneven_rows, read_dims, widest
 
-CTYPES = {**TYPES, **EIGHT_BIT_TYPES, DType.INT32: "int", DType.BOOL: "bool"}
+CTYPES = {**TYPES, **OTHER_TYPES, DType.INT32: "int", DType.BOOL: "bool"}
 _ON_NUMBERS = {  # truth values are 1 and 0
     "less": "{0} < {1} ? 1.0f : 0.0f",
     "both": "{0} != 0.0f && {1} != 0.0f ? 1.0f : 0.0f",

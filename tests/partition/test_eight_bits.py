@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from mirage_kernels.generator.errors import PlanError, VerifyError
 from mirage_kernels.generator.frontend.from_torch import from_torch
-from mirage_kernels.generator.ir import Graph, Node
+from mirage_kernels.generator.ir import DType, Graph, Node
 from mirage_kernels.generator.partition.program import Program
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.plan.lower import lowered
@@ -60,6 +60,24 @@ def with_zero(x: Tensor, u: Tensor, scale: Tensor) -> Tensor:
     return F.linear(x, (u.to(x.dtype) - 128) * scale[:, None])
 
 
+def of_one(x: Tensor, q: Tensor, one: Tensor) -> Tensor:
+    return x @ (q.float() * one).to(x.dtype).t()
+
+
+def of_fp32(x: Tensor, q: Tensor, wide: Tensor) -> Tensor:
+    return F.linear(x, (q.float() * wide[:, None]).to(x.dtype))
+
+
+def three_of_fp32(x: Tensor, q: Tensor, wide: Tensor, p: Tensor, wider: Tensor) -> Any:
+    weights = ((w.float() * s[:, None]).to(x.dtype) for w, s in ((q, wide), (p, wider)))
+    first, second = (F.linear(x, w) for w in weights)
+    return first, second
+
+
+def of_a_slice(x: Tensor, q: Tensor, wide: Tensor) -> Tensor:
+    return F.linear(x, q.to(x.dtype)) * wide[3].to(x.dtype)
+
+
 def in_groups(x: Tensor, q: Tensor, scales: Tensor) -> Tensor:
     parts = q.to(x.dtype).unflatten(-1, (-1, GROUP)) * scales[..., None]
     return F.linear(x, parts.flatten(-2))
@@ -91,6 +109,9 @@ def known(rows: int = 8) -> dict[str, Tensor]:
         "f": drawn(N, K).to(FP8),
         "scale": drawn(N) / 64,
         "tall": drawn(2 * N) / 64,
+        "wide": drawn(N).float() / 64,
+        "wider": drawn(2 * N).float() / 64,
+        "one": drawn(1).float(),
         "scales": drawn(N, K // GROUP) / 64,
         "at": numbers(rows, below=N),
     }
@@ -112,10 +133,11 @@ def fast(run: Run) -> Result:
     return program(run).kernels[part.key]
 
 
-ALONE = [scaled, scaled_behind, gated, with_zero]
+WIDE = [of_one, of_fp32, of_a_slice]
+ALONE = [scaled, scaled_behind, gated, with_zero, *WIDE]
 
 
-@pytest.mark.parametrize("run", [*ALONE, normed, in_groups, three, plain, rows_of])
+@pytest.mark.parametrize("run", [*ALONE, normed, in_groups, three, three_of_fp32, plain, rows_of])
 def test_the_program_is_the_function(run: Run) -> None:
     require_same(program(run), run, **given_of(run, 5))
 
@@ -133,7 +155,7 @@ def test_a_kernel_converts_weights_where_it_multiplies(run: Run) -> None:
     }
 
 
-@pytest.mark.parametrize("run", [scaled, scaled_behind, gated])
+@pytest.mark.parametrize("run", [scaled, scaled_behind, gated, *WIDE])
 def test_sliced_k_streams_bytes(run: Run) -> None:
     record = fast(run).record
     assert {v.schedule for v in record.variants} == {"sliced_k"}
@@ -152,9 +174,10 @@ def test_a_norm_in_front_is_a_kernel_of_its_own() -> None:
     assert {v.schedule for v in product.variants} == {"sliced_k"}
 
 
-def test_weights_of_one_tensor_are_one_launch() -> None:
-    assert [x.count("linear") for x in ways(program(three))[0]] == [2]
-    assert fast(three).record.row_parts == (N, 2 * N)
+@pytest.mark.parametrize("run", [three, three_of_fp32])
+def test_weights_of_one_tensor_are_one_launch(run: Run) -> None:
+    assert [x.count("linear") for x in ways(program(run))[0]] == [2]
+    assert fast(run).record.row_parts == (N, 2 * N)
 
 
 @pytest.mark.parametrize("run", [plain, rows_of])
@@ -213,7 +236,7 @@ def test_sums_of_whole_numbers_are_pytorchs() -> None:
     assert [name for name in ways(made)[0] if name.startswith("[")] == ["[add]", "[sum]", "[mul]"]
 
 
-def test_fast_schedules_take_no_tensors_of_fp32() -> None:
+def test_attention_takes_no_tensors_of_fp32() -> None:
     def added(x: Tensor, w: Tensor, beside: Tensor) -> Tensor:
         return F.linear(x, w) + beside.to(x.dtype)
 
@@ -224,10 +247,25 @@ def test_fast_schedules_take_no_tensors_of_fp32() -> None:
         dynamic={n: {0: "M"} for n in ("x", "beside")},
     )
     record = really_made(recipe).record
-    assert {v.schedule for v in record.variants} == {"general"}
-    for make in (lowered, attention_program):
-        with pytest.raises(PlanError, match="f: only general kernels take fp32, as beside is"):
-            make("f", record.graph)
+    assert "general" not in {v.schedule for v in record.variants}  # epilogues read what is beside
+    with pytest.raises(PlanError, match="f: only general kernels take fp32, as beside is"):
+        attention_program("f", record.graph)
+
+
+def test_loops_take_no_tensors_of_fp32() -> None:
+    def weighed(x: Tensor, n: Tensor, w: Tensor) -> Tensor:
+        return F.linear(x * n, w)
+
+    def widened(node: Node) -> Node:
+        (value,) = node.outs
+        type_ = replace(value.type, dtype=DType.FP32)
+        return replace(node, outs=(replace(value, type=type_),)) if node.name == "n" else node
+
+    given = {"x": drawn(8, K), "n": drawn(K), "w": drawn(N, K)}
+    graph = really_made(from_torch(weighed, given, dynamic={"x": {0: "M"}})).record.graph
+    assert lowered("f", graph).loop
+    with pytest.raises(PlanError, match="only epilogues read fp32, as n is"):
+        lowered("f", replace(graph, nodes=tuple(map(widened, graph.nodes))))
 
 
 def test_an_fp32_weight_that_is_cast_goes_to_no_fast_schedule() -> None:

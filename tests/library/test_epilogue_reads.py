@@ -1,4 +1,4 @@
-"""Products whose rows are scaled by a number each: one kernel, and results on a GPU."""
+"""What fast schedules read behind a product, as numbers per token and fp32 scales, on a GPU."""
 
 from __future__ import annotations
 
@@ -38,32 +38,66 @@ def of_columns(x: Tensor, u: Tensor, s: Tensor) -> Tensor:
     return (x @ u) * s[:, None]
 
 
+def biased(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return (F.linear(x, w).float() + b).to(x.dtype)
+
+
+def normed(x: Tensor, n: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return (F.linear(F.rms_norm(x, x.shape[-1:], n, 1e-5), w).float() * b).to(x.dtype)
+
+
+def added(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    return (F.linear(x, w).float() + y).to(x.dtype)
+
+
+def quantized(x: Tensor, q: Tensor, b: Tensor, a: Tensor) -> Tensor:
+    return (F.linear(x, q.to(x.dtype)).float() * b * a[:, None]).to(x.dtype)
+
+
+def of_one_scale(x: Tensor, q: Tensor, o: Tensor) -> Tensor:
+    return F.linear(x, (q.float() * o).to(x.dtype))
+
+
 CASES: list[tuple[Run, str, int, int]] = [
     (weighted, "bf16", 2048, 1024),
     (gated, "fp16", 4096, 4096),
     (scaled_first, "bf16", 4096, 6144),
     (expert, "fp16", 4096, 14336),
     (of_columns, "bf16", 2048, 3000),
+    (biased, "bf16", 4096, 4096),
+    (normed, "fp16", 4096, 6144),
+    (added, "fp16", 2048, 3000),
+    (quantized, "bf16", 4096, 4096),
+    (of_one_scale, "fp16", 2048, 3000),
 ]
 
 
 def shapes_of(run: Run, rows: int, k: int, n: int) -> dict[str, tuple[int, ...]]:
     """The extents of a function's tensors."""
     known = {"x": (rows, k), "r": (rows, n), "s": (rows,), "t": (rows, 1)}
-    known |= {"w": (n, k), "v": (n, k), "u": (k, n)}
+    known |= {"w": (n, k), "v": (n, k), "u": (k, n), "n": (k,)}
+    known |= {"q": (n, k), "b": (n,), "a": (rows,), "y": (rows, n), "o": (1,)}
     return taken(run, known)
+
+
+def type_of(name: str, dtype: str) -> torch.dtype:
+    """The type of a tensor: that of the kernel, unless it has one of its own."""
+    own = dict.fromkeys("bayo", torch.float32) | {"q": torch.float8_e4m3fn}
+    return own.get(name, TYPES[dtype])
 
 
 @cache
 def cut(run: Run, dtype: str, k: int, n: int) -> Program:
     """The program of a function."""
     name = f"{run.__name__}_rows_{dtype}_{k}"
-    return program_of(run, name, dtype, shapes_of(run, 8, k, n), ("x", "r", "s", "t"))
+    shapes = shapes_of(run, 8, k, n)
+    types = {name: type_of(name, dtype) for name in shapes}
+    return program_of(run, name, dtype, shapes, ("x", "r", "s", "t", "a", "y"), types=types)
 
 
 @pytest.mark.parametrize(("run", "dtype", "k", "n"), CASES)
-class TestTokenNumbers:
-    """Kernels of functions that scale rows of a product."""
+class TestEpilogueReads:
+    """Kernels of functions that scale a product's results, or add to them."""
 
     def test_a_fast_schedule_reads_them_behind_the_product(
         self, run: Run, dtype: str, k: int, n: int
@@ -80,12 +114,12 @@ class TestTokenNumbers:
         for rows in ROWS:
             generator = torch.Generator().manual_seed(rows)
 
-            def drawn(*shape: int, of: torch.Generator = generator) -> Tensor:
-                return (torch.randn(shape, generator=of) / 16).to(TYPES[dtype]).cuda()
+            def drawn(name: str, *shape: int, of: torch.Generator = generator) -> Tensor:
+                return (torch.randn(shape, generator=of) / 16).to(type_of(name, dtype)).cuda()
 
             shapes = shapes_of(run, rows, k, n)
-            given = {name: drawn(*shape) for name, shape in shapes.items()}
-            for name in {"s", "t"} & {*given}:  # a column of a wider tensor
-                wide = drawn(rows, 5)[:, 2]
-                given[name] = wide if name == "s" else wide[:, None]
+            given = {name: drawn(name, *shape) for name, shape in shapes.items()}
+            for name in {"s", "t", "a"} & {*given}:  # a column of a wider tensor
+                wide = drawn(name, rows, 5)[:, 2]
+                given[name] = wide[:, None] if name == "t" else wide
             require_right(kernels, run, given, dtype)
