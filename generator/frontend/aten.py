@@ -13,7 +13,7 @@ from typing import Any
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend import losses
 from mirage_kernels.generator.frontend.chosen import Chosen
-from mirage_kernels.generator.frontend.functions import FUNCTIONS
+from mirage_kernels.generator.frontend.functions import FUNCTIONS, choose
 from mirage_kernels.generator.frontend.masks import (
     causal,
     exponentials,
@@ -33,6 +33,7 @@ from mirage_kernels.generator.frontend.norms import (
 from mirage_kernels.generator.frontend.positional.program import Tensor
 from mirage_kernels.generator.frontend.steps import Operand, Steps
 
+LINEAR = 17.0  # softplus(x) is x from here on, in fp32
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
@@ -64,8 +65,12 @@ def _elu(
 
 
 def _softplus(s: Steps, x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    made = s("softplus", x if beta == 1 else s("mul", x, beta))
-    return made if beta == 1 else s("div", made, beta)
+    scaled = x if beta == 1 else s("mul", x, beta)
+    made = s("softplus", scaled)
+    made = made if beta == 1 else s("div", made, beta)
+    if threshold >= LINEAR:
+        return made
+    return choose(s, s("gt", scaled, threshold), x, made)
 
 
 def _softmax(s: Steps, x: Tensor | Chosen, dim: int, dtype: object = None) -> Tensor:
@@ -97,8 +102,16 @@ def _logsumexp(s: Steps, x: Tensor | Chosen, dims: Sequence[int], keepdim: bool 
 
 
 def _logaddexp(s: Steps, a: Tensor, b: Tensor) -> Tensor:
-    """log(exp(a) + exp(b)), where exp(log(x)) is x."""
-    return s("log", s("add", *(s.operand_of("log", x) or s("exp", x) for x in (a, b))))
+    """The logarithm of a sum where both are logarithms, else max(a, b) + softplus(-|a - b|).
+
+    Equal infinities have no difference, and nothing is added to them.
+    """
+    powers = [s.operand_of("log", x) for x in (a, b)]
+    if None not in powers:
+        return s("log", s("add", *powers))
+    apart = s("abs", s("sub", a, b))
+    added = s("masked", s("ge", apart, 0.0), s("softplus", s("neg", apart)))
+    return s("add", s("max", a, b), added)
 
 
 def _log_softmax(s: Steps, x: Tensor, dim: int, dtype: object = None) -> Tensor:
@@ -124,7 +137,8 @@ def _attention(
         group = q.dims[-3] // k.dims[-3] * q.dims[-2]
         rows = s.reshape(q, (*q.dims[:-3], k.dims[-3], group, q.dims[-1]))
     order = (*range(k.num_dims - 2), k.num_dims - 1, k.num_dims - 2)
-    scores = s("mul", s.matmul(rows, s.permute(k, order)), scale or q.dims[-1] ** -0.5)
+    scale = q.dims[-1] ** -0.5 if scale is None else scale
+    scores = s("mul", s.matmul(rows, s.permute(k, order)), scale)
     whole = s.reshape(scores, (*q.dims[:-1], k.dims[-2]))
     seen = whole if attn_mask is None else hidden(s, whole, attn_mask)
     weights = _softmax(s, causal(whole) if is_causal else seen, -1)

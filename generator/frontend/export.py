@@ -137,11 +137,14 @@ def called_names(program: Any) -> dict[Any, str]:
     return {node: own[node.name] for node in nodes if node.name in own}
 
 
-def ends_of(program: Any, name: str) -> list[Any]:
-    """Return an exported program's results, None among them; raises RecipeError for others."""
+def ends_of(program: Any, name: str, *, writes: bool = False) -> list[Any]:
+    """Return an exported program's results, None among them; raises RecipeError for others.
+
+    `writes`: it writes over something, and may return None alone.
+    """
     ends = [*next(n.args[0] for n in program.graph.nodes if n.op == "output")]
     results = [n for n in ends if n is not None]
-    if not results or any(getattr(n, "op", "") == "" for n in results):
+    if not (results or writes) or any(getattr(n, "op", "") == "" for n in results):
         raise RecipeError(f"{name} returns something else than tensors", RETURNED)
     return ends
 

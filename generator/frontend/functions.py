@@ -10,6 +10,8 @@ from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.program import Tensor
 from mirage_kernels.generator.frontend.steps import Operand, Steps
 
+LEAST = 2.0**-126  # normal number of fp32
+
 
 def choose(s: Steps, condition: Tensor, a: Operand, b: Operand) -> Tensor:
     """Return a where a number is 1 and b where it is 0, whatever the other one is."""
@@ -93,6 +95,14 @@ def _cosh(s: Steps, x: Tensor) -> Tensor:
     return s("mul", s("add", s("exp", x), s("exp", s("neg", x))), 0.5)
 
 
+def _hypot(s: Steps, a: Tensor, b: Tensor) -> Tensor:
+    """The larger of |a| and |b| times sqrt(1 + r * r), r the smaller over it: squares overflow."""
+    a, b = (s("abs", x) for x in (a, b))
+    larger = s("max", a, b)
+    ratio = s("div", s.minimum(a, b), s("max", larger, LEAST))
+    return s("mul", larger, s("sqrt", s("add", s("square", ratio), 1.0)))
+
+
 def _dot(s: Steps, a: Tensor, b: Tensor) -> Tensor:
     return s.reduce("reduction", s("mul", a, b), [], keep=False)
 
@@ -128,7 +138,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "tanhshrink": lambda s, x: s("sub", x, s("tanh", x)),
     "threshold": _threshold,
     "logit": _logit,
-    "hypot": lambda s, a, b: s("sqrt", s("add", s("square", a), s("square", b))),
+    "hypot": _hypot,
     "deg2rad": lambda s, x: s("mul", x, math.pi / 180),
     "rad2deg": lambda s, x: s("mul", x, 180 / math.pi),
     "dot": _dot,

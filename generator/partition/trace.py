@@ -99,7 +99,8 @@ class Trace:
         self.called |= {n: c for n, c in called_names(self.programs[0]).items() if c != n.name}
         longer = dynamic_extents(both[-1], dynamic)
         self.extents = {dim: (n, longer[dim]) for dim, n in extents.items()}
-        self._ends: Sequence[Node | None] = ends_of(self.programs[0], function.named)
+        writes = any(map(mutates, first))
+        self._ends: Sequence[Node | None] = ends_of(self.programs[0], function.named, writes=writes)
         self.results: Sequence[Node] = [n for n in self._ends if n is not None]
         self.constants_outside = constants_of(self.programs[0])
         self.nodes = _used([n for n in first if n.op == "call_function"], self.results)
@@ -294,7 +295,8 @@ class Trace:
         other = self.pairs[node]
         pairs = zip(node.args, other.args, strict=True)
         name = "getitem" if node.target is operator.getitem else str(node.target)
-        name = "aten.reshape.default" if name == "aten.view.default" else name
+        if name == "aten.view.default" and memory_of(self, node) not in self.written:
+            name = "aten.reshape.default"  # kernels may leave a value otherwise than PyTorch does
         return {
             "call": name,
             "args": [self._data(a, b) for a, b in pairs],

@@ -49,6 +49,8 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
         + F.binary_cross_entropy_with_logits(x, y, weight=y, pos_weight=w)
     ),
     "rms_norm without eps": lambda x, w: F.rms_norm(x, (40,), w) + F.rms_norm(x, (40,)),
+    "softplus": lambda x, y: F.softplus(x, 1.0, 0.5) + F.softplus(y, 2.0, 1.0) + F.softplus(x * y),
+    "logaddexp": lambda x, y: torch.logaddexp(x, y) + torch.logaddexp(x.exp().log(), y.exp().log()),
     "margins": lambda x, y: F.soft_margin_loss(x, y) + F.margin_ranking_loss(x, y, x, margin=0.5),
 }
 
@@ -73,6 +75,22 @@ def test_functions_that_are_0_at_0_keep_their_digits_near_it(name: str) -> None:
     finite = exact.abs() < 1e38
     errors = (torch.from_numpy(made.parts[0]).double() - exact) / exact
     assert errors[finite].abs().max() < 1e-5
+
+
+FAR = [float("-inf"), float("inf"), -1e30, -300.0, -1.0, 0.0, 2.0, 95.0, 3e20]
+
+
+@pytest.mark.parametrize("name", ["logaddexp", "hypot"])
+def test_functions_of_two_keep_within_what_fp32_holds(name: str) -> None:
+    function = getattr(torch, name)
+    recipe = from_torch(lambda x, y: function(x, y), {"x": X, "y": X}, name="function")
+    graph = with_precision(trace(recipe, recipe.shapes[0], DType.BF16), DType.FP32)
+    far = FAR if name == "logaddexp" else FAR[2:]
+    x, y = (t.reshape(-1) for t in torch.meshgrid(*[torch.tensor(far)] * 2, indexing="ij"))
+    (dim,) = graph.inputs[0].out.type.names
+    given = [Array((dim,), (t.numpy(),)) for t in (x, y)]
+    (made,) = results(graph, given, array_reading(STORAGE, {dim: len(x)}))
+    torch.testing.assert_close(torch.from_numpy(made.parts[0]).float(), function(x, y))
 
 
 def test_large_whole_powers_are_products() -> None:

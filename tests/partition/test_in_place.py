@@ -119,12 +119,21 @@ def test_an_elementwise_operator_on_an_input_writes_it() -> None:
     require_same_inputs(program, doubled, x=drawn(5, 16), y=drawn(5, 16))
 
 
-def test_a_function_without_results_is_refused_in_a_sentence() -> None:
-    def nothing(x: Tensor, cache: Tensor) -> None:
+def test_a_function_may_write_and_return_nothing() -> None:
+    def stored(x: Tensor, cache: Tensor) -> None:
         cache.copy_(torch.tanh(x))
 
+    program = cut(stored, ["x", "cache"], x=(5, 16), cache=(5, 16))
+    assert ways(program)[0] == ["tanh"]
+    require_same_inputs(program, stored, x=drawn(5, 16), cache=drawn(5, 16))
+
+
+def test_a_function_that_does_neither_is_refused_in_a_sentence() -> None:
+    def nothing(x: Tensor) -> None:
+        torch.tanh(x)
+
     with pytest.raises(RecipeError, match="returns something else than tensors"):
-        cut(nothing, ["x", "cache"], x=(5, 16), cache=(5, 16))
+        cut(nothing, ["x"], x=(5, 16))
 
 
 def test_none_among_the_results_is_returned() -> None:

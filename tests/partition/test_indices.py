@@ -31,6 +31,7 @@ from mirage_kernels.generator.partition.addressing import require_rows
 from mirage_kernels.generator.partition.parts import Part
 from mirage_kernels.generator.partition.program import Program
 from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.program_steps import SteppedProgram
 
 # -- what is read ----------------------------------------------------------------------------------
 
@@ -186,11 +187,23 @@ def one_row(k: Tensor, keys: Tensor, slots: Tensor) -> Tensor:
     return keys.sum((1, 2, 3))
 
 
+def joined(k: Tensor, keys: Tensor, slots: Tensor) -> Tensor:
+    """A rotation of half of the keys; the rest is copied by a kernel of its own."""
+    turned = torch.cat((-k[:, 8:16], k[:, :8]), -1)
+    rows = torch.cat([k[:, :16] + turned, k[:, 16:]], dim=-1)
+    keys[slots] = rows.view(-1, HEADS, DIM)
+    return keys
+
+
+def returns_nothing(k: Tensor, keys: Tensor, slots: Tensor) -> None:
+    keys.view(-1, HEADS, DIM)[slots] = torch.tanh(k).view(-1, HEADS, DIM)
+
+
 def k_and_slots(dtype: torch.dtype) -> Given:
     return {"k": drawn(5, HEADS * DIM), "slots": numbers(5, below=SLOTS, dtype=dtype)}
 
 
-WRITTEN: dict[str, tuple[Callable[..., Tensor], Given, tuple[str, ...]]] = {
+WRITTEN: dict[str, tuple[Callable[..., Tensor | None], Given, tuple[str, ...]]] = {
     "a rotation of keys": (
         appended,
         {
@@ -214,6 +227,16 @@ WRITTEN: dict[str, tuple[Callable[..., Tensor], Given, tuple[str, ...]]] = {
     "a view of a result": (
         whole,
         {**k_and_slots(torch.int64), "keys": drawn(SLOTS, HEADS, DIM)},
+        ("k", "slots"),
+    ),
+    "a part of what is joined": (
+        joined,
+        {**k_and_slots(torch.int64), "keys": drawn(SLOTS, HEADS, DIM)},
+        ("k", "slots"),
+    ),
+    "a view of the table": (
+        returns_nothing,
+        {**k_and_slots(torch.int64), "keys": drawn(SLOTS // 2, 2, HEADS, DIM)},
         ("k", "slots"),
     ),
     "one row for each sequence": (
@@ -240,6 +263,14 @@ def test_a_kernel_writes_the_rows_that_an_index_says(name: str) -> None:
     assert any("scattered" in into for into in intos(program))
     assert not {"[index_put]", "[index_copy]"} & {*ways(program)[0]}
     require_same_memory(program, run, given)
+
+
+def test_a_table_without_such_a_view_is_refused_as_pytorch_refuses_it() -> None:
+    given = {**k_and_slots(torch.int64), "keys": drawn(SLOTS // 2, 2, HEADS, DIM)}
+    program = cut_given(returns_nothing, given, ("k", "slots"))
+    apart = {**given, "keys": drawn(SLOTS // 2, 4, HEADS, DIM)[:, :2]}
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        SteppedProgram([program.document], lambda *_: [])(**apart)
 
 
 def also_returned(k: Tensor, keys: Tensor, slots: Tensor) -> Tensor:
