@@ -181,7 +181,8 @@ class Worker:
     def _of_program(self, kernel: Tuned, call: ProgramCall) -> ProgramBuffers:
         bucket = next(b for b in kernel.buckets if b.sizes == call.sizes)
         rule = self.folder / f"{bucket.tried[0].digest}.so"
-        return ProgramBuffers(call, rule, target(self.manifest.arch).memory_bytes_per_us)
+        rate = target(self.manifest.arch).memory_bytes_per_us
+        return ProgramBuffers(call, rule, self.clock, rate)
 
 
 def refusal(manifest: Section) -> dict[str, Json]:

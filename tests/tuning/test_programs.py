@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pretended import HERE
 from sources import relu_linear
 from torch import Tensor
 
-from mirage_kernels.generator.bench.measure import Clock
+from mirage_kernels.generator.bench.measure import Clock, Timed
 from mirage_kernels.generator.bench.workloads import programs as calls
 from mirage_kernels.generator.bench.workloads.programs import ProgramBuffers, ProgramCall, distance
 from mirage_kernels.generator.cli import main
@@ -25,7 +25,7 @@ from mirage_kernels.generator.schedules.general import predict, roles_of, sizes_
 from mirage_kernels.generator.schedules.general.candidates import TOO_SLOW
 from mirage_kernels.generator.schedules.sliced_k import SlicedK
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning import programs, worker
+from mirage_kernels.generator.tuning import programs
 from mirage_kernels.generator.tuning.catalog import load_catalog, load_manifest
 from mirage_kernels.generator.tuning.measurements import UNMEASURED, Results
 from mirage_kernels.generator.tuning.programs import is_generated, program_candidates
@@ -126,6 +126,13 @@ class Doubling:
         made[0].copy_((2 + self.error) * given[0])
 
 
+def called(calls: Timed) -> float:
+    """Make the calls; each takes 7 us."""
+    for call in calls:
+        call()
+    return 7.0
+
+
 @pytest.fixture
 def buffers(monkeypatch: pytest.MonkeyPatch) -> ProgramBuffers:
     """Kernels are named by their errors."""
@@ -133,7 +140,7 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> ProgramBuffers:
         calls, "read_kernel", lambda file, symbol: Doubling(float(file.stem.replace("_", ".")))
     )
     call = ProgramCall("relu_linear", {"M": 16})
-    return ProgramBuffers(call, Path("0_0.so"), 1.0, device="cpu", time=lambda run: 7.0)
+    return ProgramBuffers(call, Path("0_0.so"), replace(CLOCK, per_call=called), 1.0)
 
 
 def test_tensors_have_the_extents_and_types_of_the_signature(buffers: ProgramBuffers) -> None:
@@ -147,6 +154,7 @@ def test_tensors_have_the_extents_and_types_of_the_signature(buffers: ProgramBuf
 
 def test_a_candidate_that_computes_what_the_rules_does_is_timed(buffers: ProgramBuffers) -> None:
     assert buffers.candidate(Path("0_001.so"))["us"] == 7.0
+    assert len({t.data_ptr() for given in buffers.sets for t in given}) == 2 * len(buffers.given)
 
 
 def test_a_candidate_that_computes_something_else_fails(buffers: ProgramBuffers) -> None:
@@ -197,12 +205,8 @@ def tuned(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setattr(calls, "read_kernel", lambda file, symbol: Doubling())
     fast = iter(range(1000, 0, -1))
 
-    class OnCpu(ProgramBuffers):
-        def __init__(self, call: ProgramCall, rule: Path, rate: float) -> None:
-            super().__init__(call, rule, rate, "cpu", lambda run: float(next(fast)))
-
-    monkeypatch.setattr(worker, "ProgramBuffers", OnCpu)
-    measurer = Measurer(Worker(work, manifest, CLOCK))
+    clock = replace(CLOCK, per_call=lambda calls: float(next(fast)))
+    measurer = Measurer(Worker(work, manifest, clock))
     Tuning(manifest, Results.at(work / "measured.json"), measurer, "").measure(lambda e: None)
     words = ("--measure", str(work), "--as-is")
     assert main(("tune", str(folder), *words)) == 0

@@ -1,14 +1,14 @@
 """Calls of generated programs: tensors drawn from a signature, results of one kernel of another.
 
-The times are those of `benchmarks/programs`: the same tensors again and again, so what fits the L2
-cache is read from there.
+The times are those of `benchmarks/programs`: calls go round sets of tensors that together exceed
+the L2 cache, so that all are read from memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.element_types import TYPES
-from mirage_kernels.generator.bench.measure import Method, graph_microseconds
+from mirage_kernels.generator.bench.measure import Clock
 from mirage_kernels.generator.bench.workload import poisoned
 from mirage_kernels.program_library import ProgramKernel, read_kernel
 
 UNITS = 8  # in the last place: how far right results of two kernels are apart, as a norm
-FAST, SLOW = Method(20, 11, 2), Method(3, 3, 1)  # of calls, of those that take over SLOW_US
-SLOW_US = 1000.0
+MOST_SETS = 400  # of tensors
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,19 @@ class ProgramBuffers:
 
     call: ProgramCall
     rule: Path  # the library of the rule's choice
+    clock: Clock
     bytes_per_us: float  # of memory
-    device: str = "cuda"
-    time: Callable[[Callable[[], object]], float] = lambda run: program_microseconds(run)
 
     @cached_property
     def given(self) -> list[Tensor]:
         """The tensors."""
-        return self.call.draw(self.call.read(self.rule), self.device)
+        return self.call.draw(self.call.read(self.rule), self.clock.device)
+
+    @cached_property
+    def sets(self) -> list[list[Tensor]]:
+        """The tensors and copies of them."""
+        count = min(self.clock.sets(sum(t.nbytes for t in self.given)), MOST_SETS)
+        return [self.given, *([t.clone() for t in self.given] for _ in range(count - 1))]
 
     @cached_property
     def wanted(self) -> list[Tensor]:
@@ -98,7 +102,8 @@ class ProgramBuffers:
         if not error <= allowed:
             return {"failed": f"it is {error:.2e} from the rule's results, {allowed:.2e} allowed"}
         made, scalars = kernel.results(self.given), self._scalars(kernel)
-        return {"us": self.time(lambda: kernel.run(self.given, scalars, made)), "error": error}
+        calls = [partial(kernel.run, given, scalars, made) for given in self.sets]
+        return {"us": self.clock.per_call(calls), "error": error}
 
     def _results(self, kernel: ProgramKernel) -> list[Tensor]:
         made = list(poisoned(kernel.results(self.given)))
@@ -121,14 +126,3 @@ def distance(found: Tensor, wanted: Tensor) -> float:
         return float("inf")
     a, b = a.masked_fill(odd, 0), b.masked_fill(odd, 0)
     return float((a - b).norm() / b.norm().clamp_min(1e-30))
-
-
-def program_microseconds(run: Callable[[], object]) -> float:
-    """Time one call in a graph of several, with fewer repetitions of what takes long anyway."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    begin.record()
-    run()
-    end.record()
-    torch.cuda.synchronize()
-    slow = 1e3 * begin.elapsed_time(end) > SLOW_US
-    return graph_microseconds([run], method=SLOW if slow else FAST)
