@@ -106,8 +106,8 @@ def _logaddexp(s: Steps, a: Tensor, b: Tensor) -> Tensor:
 
     Equal infinities have no difference, and nothing is added to them.
     """
-    powers = [s.operand_of("log", x) for x in (a, b)]
-    if None not in powers:
+    powers = [p for x in (a, b) if (p := s.operand_of("log", x)) is not None]
+    if len(powers) == 2:
         return s("log", s("add", *powers))
     apart = s("abs", s("sub", a, b))
     added = s("masked", s("ge", apart, 0.0), s("softplus", s("neg", apart)))
