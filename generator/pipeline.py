@@ -291,13 +291,15 @@ def _recorded(request: Request, choice: Choice, candidates: Candidates) -> Kerne
         proof=Proof((), 0.0),
         accuracy=choice.accuracy,
         indexed=recipe.indexed,
+        row_parts=recipe.row_parts,
     )
     graph = choice.ranked.graph
     if choice.plan is None:
         return KernelRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
     made = choice.plan.record(about, with_threads(graph), request.catalogs)
-    made = replace(made, stacked=recipe.stacked, strided=recipe.strided)
-    return replace(made, broadcast=recipe.broadcast, row_parts=recipe.row_parts)
+    return replace(
+        made, stacked=recipe.stacked, strided=recipe.strided, broadcast=recipe.broadcast
+    )
 
 
 def graphs_of(record: KernelRecord) -> dict[Graph, list[Variant]]:

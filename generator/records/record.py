@@ -49,6 +49,8 @@ class About:
     proof: Proof
     accuracy: tuple[Measured, ...]
     indexed: tuple[Indexed, ...] = field(default=(), kw_only=True)  # through index tensors
+    # Rows of weights and results of their own, which rows come in.
+    row_parts: tuple[int, ...] = field(default=(), kw_only=True)
 
     @property
     def stem(self) -> str:
@@ -88,7 +90,6 @@ class KernelRecord(About):
     stacked: tuple[str, ...] = ()  # weights that may be slices of stacks, by token
     strided: bool = False  # tensors lie apart in memory, all strides are of the call
     broadcast: tuple[str, ...] = ()  # vectors that calls give as one element, with a stride of 0
-    row_parts: tuple[int, ...] = ()  # rows of weights and results of their own, which rows come in
     no_plan: str = ""  # why there is no kernel
 
     @property
@@ -174,7 +175,6 @@ def _read(data: dict[str, Json]) -> KernelRecord:
         stacked=from_data(tuple[str, ...], data.get("stacked", [])),
         strided=from_data(bool, data.get("strided", False)),
         broadcast=from_data(tuple[str, ...], data.get("broadcast", [])),
-        row_parts=from_data(tuple[int, ...], data.get("row_parts", [])),
     )
 
 

@@ -12,7 +12,7 @@ whatever is predicted to be fastest.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 
@@ -147,11 +147,16 @@ def untuned(program: TileProgram, on: Target) -> tuple[Variant, ...]:
     chosen = by_size(program, on)
     if on.arch in WHERE_MEASURED and program.loop:
         for tokens, variant in chosen.items():
-            best = min(all_candidates(program, tokens, on), key=_order, default=None)
+            best = fastest(all_candidates(program, tokens, on))
             by_rule = predicted_us(program, variant.knobs, tokens, on)
             if best is not None and best.predicted_us * MUCH <= by_rule:
                 chosen[tokens] = replace(variant, knobs=best.knobs)
     return tuple(chosen.values())
+
+
+def fastest(candidates: Iterable[Candidate]) -> Candidate | None:
+    """Return the candidate that is predicted to be the fastest, None where there is none."""
+    return min(candidates, key=_order, default=None)
 
 
 # -- to be measured --------------------------------------------------------------------------------

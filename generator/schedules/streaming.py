@@ -23,7 +23,7 @@ from mirage_kernels.generator.schedules.batched_lora import (
     stacked_program,
     stacked_variants,
 )
-from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.choose import all_candidates, fastest, programs_of, variants
 from mirage_kernels.generator.schedules.loop import (
     ALIGNED_ELEMENTS,
     MANY_TOKENS,
@@ -40,7 +40,7 @@ from mirage_kernels.generator.schedules.producer_blocks.forms import pairs, prod
 from mirage_kernels.generator.schedules.run import require_runs
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
 from mirage_kernels.generator.search.cases import Case, affordable
-from mirage_kernels.generator.target import target
+from mirage_kernels.generator.target import Target, target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel, tuned_program
 from mirage_kernels.generator.tuning.variants import MAX_TOKENS, chosen_variants
 
@@ -129,6 +129,7 @@ def planned(about: About, graph: Graph, catalogs: Sequence[Path] = ()) -> Kernel
     key = Key(about.recipe, about.dtype, about.shape)
     tuned = tuned_program(about.arch, key, catalogs) or tuned_kernel(about.arch, key)
     chosen = chosen_variants(programs, on, tuned)
+    chosen = tuple(_with_parts(replace(program, row_parts=about.row_parts), v, on) for v in chosen)
     for variant in chosen:
         require_runs(programs[-1], graph, variant.knobs)
     largest = chosen[-1].knobs.tiles(program.roles)[program.roles.tokens]
@@ -199,6 +200,27 @@ def as_called(program: TileProgram, record: KernelRecord) -> TileProgram:
         placed = (replace(o, index=at) for o, at in zip(inputs, ahead, strict=False))
         program = replace(program, inputs=tuple(placed))
     return program
+
+
+def _with_parts(program: TileProgram, variant: Variant, on: Target) -> Variant:
+    """Return a variant whose blocks find the parts of a program's rows, the fastest if not this one.
+
+    Where none finds them it stays as it is.
+    """
+    if not program.row_parts or _finds_parts(program, variant.knobs):
+        return variant
+    tokens = variant.knobs.tiles(program.roles)[program.roles.tokens]
+    every = all_candidates(program, tokens, on)
+    best = fastest(c for c in every if _finds_parts(program, c.knobs))
+    return replace(variant, knobs=best.knobs) if best else variant
+
+
+def _finds_parts(program: TileProgram, knobs: Knobs) -> bool:
+    try:
+        _require_parts(program, knobs)
+    except PlanError:
+        return False
+    return True
 
 
 def _require_parts(program: TileProgram, knobs: Knobs) -> None:

@@ -173,3 +173,14 @@ def test_rows_of_a_static_number_have_the_same_kernel() -> None:
     require_same(found, projected, **given)
     (recipe,) = (r.request.recipe for r in found.results if r.request.recipe.row_parts)
     assert [*recipe.dynamic] == ["M"]
+
+
+def test_blocks_have_other_rows_where_the_rules_do_not_find_the_parts() -> None:
+    def three(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor) -> Three:
+        return F.linear(x, w0), F.linear(x, w1), F.linear(x, w2)
+
+    equal = dict.fromkeys(("w0", "w1", "w2"), (4096, 4096))
+    found = cut(three, "x", really_made, x=(8, 4096), **equal)
+    assert ways(found)[0] == ["linear, linear, linear"]
+    (record, *_) = (r.record for r in found.results if r.record.row_parts)
+    assert all(v.knobs.rows < 192 for v in record.variants)
