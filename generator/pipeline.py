@@ -297,9 +297,7 @@ def _recorded(request: Request, choice: Choice, candidates: Candidates) -> Kerne
     if choice.plan is None:
         return KernelRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
     made = choice.plan.record(about, with_threads(graph), request.catalogs)
-    return replace(
-        made, stacked=recipe.stacked, strided=recipe.strided, broadcast=recipe.broadcast
-    )
+    return replace(made, stacked=recipe.stacked, strided=recipe.strided, broadcast=recipe.broadcast)
 
 
 def graphs_of(record: KernelRecord) -> dict[Graph, list[Variant]]:

@@ -38,6 +38,8 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
 def _linear(s: Steps, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if weight.num_dims == 1:
+        return affine(s, s.matmul(x, weight), None, bias)
     return affine(s, s.matmul(x, s.permute(weight, (1, 0))), None, bias)
 
 

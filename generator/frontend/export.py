@@ -327,9 +327,9 @@ def _formed(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except TypeError as error:
-        raise GraphError(
-            f"its arguments have no form here: {error}", "see docs/from_torch.md"
-        ) from error
+        named = re.search(r"argument '(\w+)'", str(error))
+        which = f"its argument {named[1]} has" if named else "its arguments have"
+        raise GraphError(f"{which} no form here", "see docs/from_torch.md") from error
 
 
 def place_of(function: Callable[..., Any], examples: Mapping[str, torch.Tensor], node: Any) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 from mirage_kernels.generator.frontend.editing import CASTS, Node, added, is_op, substitute
 from mirage_kernels.generator.partition.rewriting import SEEN, regions
 
+_EXPANDS = ("expand", "expand_as", "broadcast_to")
+
 
 def casts_last(graph: Any) -> None:
     """Look at inputs, and at what becomes wider, before they are cast."""
@@ -21,6 +23,17 @@ def casts_last(graph: Any) -> None:
         made = added(graph, node, cast.target, (seen, *cast.args[1:]), **cast.kwargs)
         region |= dict.fromkeys((seen, made), region[node])
         substitute(graph, node, made)
+
+
+def expands_last(graph: Any) -> None:
+    """Cast what a value is expanded from: fewer elements, where PyTorch casts them."""
+    region = regions(graph)
+    for cast in [n for n in graph.nodes if is_op(n, *CASTS) and is_op(n.args[0], *_EXPANDS)]:
+        expand = cast.args[0]
+        if {*expand.users} == {cast} and region[expand] == region[cast]:
+            made = added(graph, cast, cast.target, (expand.args[0], *cast.args[1:]), **cast.kwargs)
+            wide = added(graph, cast, expand.target, (made, *expand.args[1:]), **expand.kwargs)
+            substitute(graph, cast, wide)
 
 
 def _is_given(node: Node) -> bool:

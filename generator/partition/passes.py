@@ -7,10 +7,11 @@ from typing import Any
 
 from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.editing import Node
-from mirage_kernels.generator.partition.casts import casts_last
+from mirage_kernels.generator.partition.casts import casts_last, expands_last
+from mirage_kernels.generator.partition.constants import with_numbers
 from mirage_kernels.generator.partition.packed import part_columns, slice_first
 from mirage_kernels.generator.partition.pieces import copies_in, in_pieces, sliced
-from mirage_kernels.generator.partition.rewriting import rewritten, with_numbers, without_wrappers
+from mirage_kernels.generator.partition.rewriting import rewritten, without_wrappers
 from mirage_kernels.generator.partition.softmaxes import with_columns_apart
 from mirage_kernels.generator.partition.spelled_out import with_activations
 from mirage_kernels.generator.partition.stepwise import along_rows_first
@@ -32,6 +33,7 @@ def prepare(
     for graph in graphs:
         rewritten(graph)
         casts_last(graph)
+        expands_last(graph)
         with_activations(graph)
         as_numbers(graph)
     sliced(graphs)

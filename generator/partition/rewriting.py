@@ -26,8 +26,7 @@ It is done before anything else, alike in the graphs of one function at several 
 from __future__ import annotations
 
 import operator
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any
@@ -106,56 +105,6 @@ def without_wrappers(graph: Any, owner: Any) -> None:
         graph.erase_node(node)
     for node in [n for n in graph.nodes if n.op == "get_attr" and not n.users]:
         graph.erase_node(node)
-
-
-def with_numbers(program: Any) -> None:
-    """Write single elements that a function makes of numbers as such.
-
-    Others that it makes, or finds outside, stay inputs: `constants_of` has their values.
-    """
-    import torch
-
-    graph, known = program.graph, constants_of(program)
-    _with_slices(graph, known)
-    for node in [n for n in graph.nodes if is_op(n, "detach") and mutates_alone(n)]:
-        substitute(graph, node, node.args[0])
-    for node in [n for n in graph.nodes if n in known and known[n].numel() == 1]:
-        value = known[node]
-        named = {"dtype": value.dtype, "device": torch.device("cpu")}
-        first = next(n for n in graph.nodes if n.op != "placeholder")
-        shape = ([*value.shape], value.item())
-        made = added(graph, first, torch.ops.aten.full.default, shape, **named)
-        made.meta = {**node.meta, "val": node.meta["val"]}
-        node.replace_all_uses_with(made)
-        graph.erase_node(node)
-
-
-def _with_slices(graph: Any, known: Mapping[Node, Any]) -> None:
-    """Write one index along a dim, as of `x[:, [-2]]`, as a slice."""
-    import torch
-
-    for node in [n for n in graph.nodes if is_op(n, "index")]:
-        at = [i for i, index in enumerate(node.args[1]) if index is not None]
-        index = node.args[1][at[0]]
-        given = index.args[0] if is_op(index, "lift_fresh_copy") else index
-        if len(at) == 1 and given in known and known[given].shape == (1,):
-            first = int(known[given])
-            taken = (node.args[0], at[0], first, first + 1 or sys.maxsize)
-            substitute(graph, node, added(graph, node, torch.ops.aten.slice.Tensor, taken))
-
-
-def mutates_alone(node: Node) -> bool:
-    """Say whether an operator writes over what a constant is copied to."""
-    return mutates(node) and is_op(node.args[0], "lift_fresh_copy")
-
-
-def constants_of(program: Any) -> dict[Node, Any]:
-    """Return the tensors of an exported program that are neither inputs nor a module's own."""
-    specs = program.graph_signature.input_specs
-    named = ((s, str(s.target).rpartition(".")[2]) for s in specs)
-    targets = {s.arg.name: s.target for s, own in named if own.startswith("lifted_tensor_")}
-    nodes = (n for n in program.graph.nodes if n.op == "placeholder" and n.name in targets)
-    return {n: program.constants[targets[n.name]] for n in nodes}
 
 
 def regions(graph: Any) -> dict[Node, int]:

@@ -33,9 +33,10 @@ from mirage_kernels.generator.frontend.export import (
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
 from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.partition.constants import constants_of
 from mirage_kernels.generator.partition.extents import Size, dynamic_extents, more_of, size_of
 from mirage_kernels.generator.partition.passes import prepare
-from mirage_kernels.generator.partition.rewriting import constants_of, regions
+from mirage_kernels.generator.partition.rewriting import regions
 from mirage_kernels.generator.partition.twins import Use
 
 if TYPE_CHECKING:

@@ -203,7 +203,7 @@ def as_called(program: TileProgram, record: KernelRecord) -> TileProgram:
 
 
 def _with_parts(program: TileProgram, variant: Variant, on: Target) -> Variant:
-    """Return a variant whose blocks find the parts of a program's rows, the fastest if not this one.
+    """Return a variant whose blocks find the parts of a program's rows: the fastest, if not this.
 
     Where none finds them it stays as it is.
     """

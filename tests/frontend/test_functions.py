@@ -98,3 +98,8 @@ def test_large_whole_powers_are_products() -> None:
     spec = trace(recipe, recipe.shapes[0], DType.BF16)
     require_reference(recipe, spec, DType.BF16)
     assert not spec.of("log")
+
+
+def test_numbers_whose_squares_overflow_are_compared() -> None:
+    recipe = from_torch(lambda x: (200 * (x.abs() + 2)).exp(), {"x": X}, name="function")
+    require_reference(recipe, trace(recipe, recipe.shapes[0], DType.BF16), DType.BF16)

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from cutting import by_references, cut, drawn, made, require_same, ways
+from cutting import (
+    by_references,
+    cut,
+    cut_given,
+    drawn,
+    made,
+    numbers,
+    really_made,
+    require_same,
+    ways,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -228,3 +238,34 @@ def test_a_recipe_takes_plain_values_as_constants() -> None:
 
     recipe = from_torch(shifted, [torch.empty(4, 32), None, 3], dynamic={"x": {0: "M"}})
     assert (recipe.name, [*recipe.inputs]) == ("shifted", ["x"])
+
+
+def test_functions_of_numbers_are_numbers() -> None:
+    def halved(x: Tensor, y: Tensor) -> Tensor:
+        return (x + y) / torch.sqrt(torch.tensor(2.0) * 3)
+
+    program = cut(halved, ["x", "y"], x=(5, 96), y=(5, 96))
+    assert ways(program)[0] == ["add, div"]
+    require_same(program, halved, x=drawn(5, 96), y=drawn(5, 96))
+
+
+def test_what_is_expanded_is_cast_before() -> None:
+    def pooled(x: Tensor, mask: Tensor) -> Tensor:
+        weights = mask.unsqueeze(-1).expand(x.size()).float()
+        return torch.sum(x * weights, 1) / torch.clamp(weights.sum(1), min=1e-9)
+
+    given = {"x": drawn(3, 8, 32), "mask": numbers(3, 8, below=24) % 2}
+    program = cut_given(pooled, given, ["x", "mask"])
+    assert ways(program)[0] == ["[to]", "mul, sum, sum, clamp, div"]
+    (cast,) = (s for s in program.ways[0].steps if s.get("call", "").startswith("aten.to"))
+    assert cast["args"][0]["value"] == "unsqueeze"
+    require_same(program, pooled, **given)
+
+
+def test_a_linear_of_one_row_of_weights_is_a_product() -> None:
+    def scored(x: Tensor, w: Tensor) -> Tensor:
+        return torch.sigmoid(F.linear(x, w))
+
+    program = cut(scored, ["x"], really_made, x=(5, 96), w=(96,))
+    assert not program.trace.refused
+    require_same(program, scored, x=drawn(5, 96), w=drawn(96))
