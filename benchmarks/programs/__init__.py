@@ -8,7 +8,7 @@ models (`layers`) among it, `recorded` the programs of Mirage's interface.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -25,7 +25,8 @@ class Program:
     `at` has tensors of whole numbers, each one more than the one before: the first. `by` names for
     a table or a cache the tensor that says which of its rows are read or written. `tokens` is how
     many each row has, where that is a dynamic dim too; rows are those of all tokens together.
-    `types` has the tensors of 8 bits: whole numbers of standard deviation 32, fp8 of 1.
+    `types` has the tensors of 8 bits, whole numbers of standard deviation 32 and fp8 of 1, and of
+    fp32. `scales` of such have the standard deviation 1/2048, so that layers of them stay in range.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Program:
     by: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     tokens: int = field(default=1, kw_only=True)
     types: Mapping[str, torch.dtype] = field(default_factory=dict, kw_only=True)
+    scales: Collection[str] = field(default=(), kw_only=True)
 
     @property
     def recipe(self) -> str:
@@ -70,12 +72,14 @@ class Program:
                 continue
             generator = torch.Generator(device).manual_seed(i)
             drawn = torch.randn(sizes, generator=generator, device=device)
-            if own := self.types.get(name):
-                whole = (32 * drawn).round().clamp(-127, 127)
-                made[name] = (drawn if own.is_floating_point else whole).to(own)
-                continue
-            is_weight = sizes == self.shapes[name] and len(sizes) > 1
-            made[name] = (drawn / sizes[-1] ** 0.5 if is_weight else drawn).to(dtype)
+            own = self.types.get(name)
+            if name in self.scales:
+                drawn /= 2048
+            elif own is not None and not own.is_floating_point:
+                drawn = (32 * drawn).round().clamp(-127, 127)
+            elif own is None and sizes == self.shapes[name] and len(sizes) > 1:
+                drawn /= sizes[-1] ** 0.5
+            made[name] = drawn.to(own or dtype)
         return made
 
     def bytes_moved(self, inputs: Inputs, results: Sequence[torch.Tensor]) -> int:
@@ -100,13 +104,14 @@ def program(
     by: Mapping[str, str] = MappingProxyType({}),
     tokens: int = 1,
     types: Mapping[str, torch.dtype] = MappingProxyType({}),
+    scales: Collection[str] = (),
     **shapes: tuple[Size, ...],
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Register a function under a name, with the shapes of its parameters (see `Program`)."""
 
     def register(run: Callable[..., object]) -> Callable[..., object]:
         assert name not in PROGRAMS, name
-        about = {"by": by, "tokens": tokens, "types": types}
+        about = {"by": by, "tokens": tokens, "types": types, "scales": scales}
         PROGRAMS[name] = Program(name, run, shapes, rows, at, **about)
         return run
 

@@ -1,4 +1,4 @@
-"""Linears whose weights have 8 bits: a scale for each row, or for each 128 elements of one.
+"""Linears whose weights have 8 bits: a scale for all, for each row, or for 128 elements of one.
 
 PyTorch stores 16-bit copies of such weights in every call; kernels convert them where they
 multiply.
@@ -28,6 +28,7 @@ def _converted(q: Tensor, scale: Tensor, x: Tensor) -> Tensor:
     "others/int8_linear",
     rows=ROWS,
     types={"q": torch.int8},
+    scales=("scale",),
     x=("M", K),
     q=(N, K),
     scale=(N,),
@@ -40,6 +41,7 @@ def int8_linear(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
     "others/int8_groups",
     rows=ROWS,
     types={"q": torch.int8},
+    scales=("scale",),
     x=("M", K),
     q=(N, K),
     scale=(N, K // GROUP),
@@ -52,6 +54,7 @@ def int8_groups(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
     "others/fp8_norm_linear",
     rows=ROWS,
     types={"q": torch.float8_e4m3fn},
+    scales=("scale",),
     x=("M", K),
     norm=(K,),
     q=(N, K),
@@ -62,9 +65,24 @@ def fp8_norm_linear(x: Tensor, norm: Tensor, q: Tensor, scale: Tensor) -> Tensor
 
 
 @program(
+    "others/fp8_one_scale",
+    rows=ROWS,
+    types={"q": torch.float8_e4m3fn, "scale": torch.float32},
+    scales=("scale",),
+    x=("M", K),
+    q=(N, K),
+    scale=(1,),
+    bias=(N,),
+)
+def fp8_one_scale(x: Tensor, q: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x, (q.float() * scale).to(x.dtype), bias)
+
+
+@program(
     "others/fp8_gated_mlp",
     rows=ROWS,
     types={"gate": torch.float8_e4m3fn, "up": torch.float8_e4m3fn},
+    scales=("gate_scale", "up_scale"),
     x=("M", K),
     gate=(WIDE, K),
     up=(WIDE, K),
@@ -83,6 +101,7 @@ def fp8_gated_mlp(
     rows=ROWS_OF_LAYERS,
     tokens=TOKENS_OF_LAYERS,
     types=dict.fromkeys(WEIGHTS, torch.int8),
+    scales=[f"scale_{name}" for name in WEIGHTS],
     **ROTATED,
     before=(WIDTH,),
     behind=(WIDTH,),

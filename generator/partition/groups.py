@@ -272,9 +272,10 @@ class Grouping:
         return taken <= self.trace.inputs.keys() and all(static)
 
     def _quantized(self) -> set[Node]:
-        """Return the products with weights of 8 bits.
+        """Return the products with weights of 8 bits, which no norm goes in front of.
 
-        One schedule has them. With more than few rows it is slow behind what is computed of these.
+        With norms inside two of its kernels, those of a layer took 73 us instead of 65 with 64
+        rows, as long as without them with 8 (int8, Llama-3.1-8B, H200).
         """
         trace = self.trace
         products = (n for g in self.groups if g.kind is Kind.PRODUCT for n in g.products)

@@ -156,8 +156,11 @@ def write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
             callbacks = f"copy_vectors, {callbacks}"
         if not program.stacked:
             rows = [s for _, s in tiles if s.layout is Layout.ROWS]
-            kinds = ((_tile(s, program) or "tile", _map(s, program, plan)) for s in rows)
-            found = (f"tile::prefetch_{kind}({row}, {plan.tile_row}, k);" for kind, row in kinds)
+            kinds = ((_tile(s, program) or "tile", _map(s, program, plan), s) for s in rows)
+            found = (
+                f"tile::prefetch_{kind}({row}, {plan.tile_row}, {_element(s, program)});"
+                for kind, row, s in kinds
+            )
             writer.function("const auto prefetch_weights = [&](int k) {", *found)
         with writer.block("const auto copy_weights = [&](const auto& buffer, int k) {", "};"):
             for i, s in tiles:
@@ -165,7 +168,7 @@ def write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
                 place = "buffer.inner(), " if inner else f"buffer.rows({i - 1}), "
                 place += f"{_map(s, program, plan)}, {'0' if inner else plan.tile_row}"
                 copy = "copy_tile" if inner else f"copy_{_tile(s, program) or 'tile_once'}"
-                writer.line(f"tile::{copy}({place}, k, buffer.full);")
+                writer.line(f"tile::{copy}({place}, {_element(s, program)}, buffer.full);")
         with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
             where = f"given.{plan.maps}[0], first_token, k, buffer.full"
             writer.line(f"tile::copy_tile(buffer.tokens(), {where});")
@@ -179,6 +182,11 @@ def write_copies(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
 def _tile(s: Statement, program: TileProgram) -> str:
     """Return what functions call a tile of rows whose lines are the depth's, "" for others."""
     return "columns<Block::kRows>" if s.out in program.columns else ""
+
+
+def _element(s: Statement, program: TileProgram) -> str:
+    """Return which element of a map a tile begins with: two of 8 bits are one of 16."""
+    return "k / 2" if s in program.byte_rows else "k"
 
 
 def write_launch(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
@@ -255,6 +263,12 @@ def _tensor(s: Statement, program: TileProgram, tokens: str, part: int = 0) -> t
         size = "tile::kTmaDepth, tile::ColumnTiles<Block::kRows>::kTileRows"
         return f"{{args.inputs[{index}], {roles.depth}, {rows}, {rows}}}", size
     size = statements.inner_lines(s, program, "Block::kRows")
+    if s in program.byte_rows:
+        pairs = f"{roles.depth} / 2"
+        return (
+            f"{{args.inputs[{index}], {lines}, {pairs}, {pairs}}}",
+            f"{size}, tile::kTmaDepth / 2",
+        )
     if s.layout is Layout.TOKENS:
         lines, stride = tokens, f"args.row_strides[{index}]"
         size = f"tile::token_lines<Block>({tokens})"

@@ -15,7 +15,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from mirage_kernels.generator.partition.program import Program
 
-N, K = 136, 1040  # no whole tiles of rows, a rest of the depth
+# Rows and depth of weights: no whole tiles of rows, and of the depth a rest or whole steps.
+SMALL, LARGE = (136, 1040), (4104, 2048)
+Size = tuple[int, int]
 ROWS = (0, 1, 5, 8, 13, 16, 17, 32, 40, 64, 65, 100)
 BYTES = {
     "int8": torch.int8,
@@ -31,7 +33,7 @@ def scaled(x: Tensor, q: Tensor, s: Tensor) -> Tensor:
 
 
 def normed(x: Tensor, n: Tensor, q: Tensor, s: Tensor, r: Tensor) -> Tensor:
-    return r + F.linear(F.rms_norm(x, (K,), n, 1e-5), q.to(x.dtype)) * s
+    return r + F.linear(F.rms_norm(x, x.shape[-1:], n, 1e-5), q.to(x.dtype)) * s
 
 
 def gated(x: Tensor, q: Tensor, p: Tensor, s: Tensor) -> Tensor:
@@ -53,19 +55,21 @@ def spread(x: Tensor, d: Tensor, n: Tensor) -> Tensor:
     return d.to(x.dtype) * n + x
 
 
-def shapes_of(run: Run, rows: int) -> dict[str, tuple[int, ...]]:
+def shapes_of(run: Run, rows: int, size: Size) -> dict[str, tuple[int, ...]]:
     """The extents of a function's tensors."""
-    known = {"x": (rows, K), "d": (rows, K), "n": (K,), "r": (rows, N), "e": (4, N, K)}
-    known |= {"q": (N, K), "p": (N, K), "w": (2 * N, K), "s": (N,), "t": (N,), "u": (2 * N,)}
+    n, k = size
+    known = {"x": (rows, k), "d": (rows, k), "n": (k,), "r": (rows, n), "e": (4, n, k)}
+    known |= {"q": (n, k), "p": (n, k), "w": (2 * n, k), "s": (n,), "t": (n,), "u": (2 * n,)}
     return taken(run, known)
 
 
 @cache
-def cut(run: Run, dtype: str, kind: str) -> Program:
+def cut(run: Run, dtype: str, kind: str, size: Size) -> Program:
     """The program of a function whose weights are of a kind."""
-    types = {n: BYTES[kind] for n in shapes_of(run, 8) if n in "qpwed"}
-    name = f"{run.__name__}_{kind}_{dtype}"
-    return program_of(run, name, dtype, shapes_of(run, 8), ("x", "d", "r"), types=types)
+    shapes = shapes_of(run, 8, size)
+    types = {n: BYTES[kind] for n in shapes if n in "qpwed"}
+    name = f"{run.__name__}_{kind}_{dtype}_{size[0]}"
+    return program_of(run, name, dtype, shapes, ("x", "d", "r"), types=types)
 
 
 def drawn(name: str, shape: tuple[int, ...], dtype: str, kind: str) -> Tensor:
@@ -79,41 +83,58 @@ def drawn(name: str, shape: tuple[int, ...], dtype: str, kind: str) -> Tensor:
     return torch.randint(ends.min, ends.max + 1, shape, generator=generator, dtype=BYTES[kind])
 
 
-CASES = [(run, "bf16", "int8") for run in (scaled, normed, gated, three, batched, spread)]
-CASES += [(run, "fp16", "fp8_e4m3") for run in (scaled, normed, gated, three, batched, spread)]
-CASES += [(scaled, "bf16", "fp8_e4m3"), (gated, "bf16", "fp8_e5m2"), (scaled, "fp16", "uint8")]
+ALL = (scaled, normed, gated, three, batched, spread)
+CASES = [(run, "bf16", "int8", SMALL) for run in ALL]
+CASES += [(run, "fp16", "fp8_e4m3", SMALL) for run in ALL]
+CASES += [(gated, "bf16", "fp8_e5m2", SMALL), (scaled, "fp16", "uint8", SMALL)]
+CASES += [(scaled, "bf16", "fp8_e4m3", LARGE), (gated, "bf16", "int8", LARGE)]
+CASES += [(three, "fp16", "fp8_e5m2", LARGE), (normed, "bf16", "int8", LARGE)]
+SLICED = {"sliced_k"}
 
 
-@pytest.mark.parametrize(("run", "kind"), [(three, "int8"), (gated, "fp8_e5m2")])
-def test_blocks_of_fast_schedules_compute_their_mugraphs(run: Run, kind: str) -> None:
-    made = cut(run, "bf16", kind)
+@pytest.mark.parametrize(
+    ("run", "kind", "size", "schedules"),
+    [
+        (three, "int8", SMALL, SLICED),
+        (gated, "fp8_e5m2", SMALL, SLICED),
+        (gated, "int8", LARGE, SLICED | {"cluster_split_k"}),
+    ],
+)
+def test_blocks_of_fast_schedules_compute_their_mugraphs(
+    run: Run, kind: str, size: Size, schedules: set[str]
+) -> None:
+    made = cut(run, "bf16", kind, size)
     (record, *_) = (r.record for r in made.results if "linear" in r.record.summary)
-    assert {v.schedule for v in record.variants} == {"sliced_k"}
+    assert {v.schedule for v in record.variants} == schedules
     require_blocks(record)
 
 
-@pytest.mark.parametrize(("run", "dtype", "kind"), CASES, ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize(
+    ("run", "dtype", "kind", "size"), CASES, ids=lambda x: getattr(x, "__name__", str(x))
+)
 class TestEightBits:
     """Kernels that convert what they read."""
 
     @pytest.mark.gpu
-    def test_results_are_right(self, run: Run, dtype: str, kind: str, tmp_path: Path) -> None:
-        program = compiled(cut(run, dtype, kind), tmp_path)
+    def test_results_are_right(
+        self, run: Run, dtype: str, kind: str, size: Size, tmp_path: Path
+    ) -> None:
+        program = compiled(cut(run, dtype, kind, size), tmp_path)
         for rows in ROWS:
-            shapes = shapes_of(run, rows)
+            shapes = shapes_of(run, rows, size)
             given = {n: drawn(n, shape, dtype, kind).cuda() for n, shape in shapes.items()}
             require_right(program, run, given, dtype)
 
     @pytest.mark.gpu
     def test_whole_numbers_are_summed_exactly(
-        self, run: Run, dtype: str, kind: str, tmp_path: Path
+        self, run: Run, dtype: str, kind: str, size: Size, tmp_path: Path
     ) -> None:
         if run in (normed, gated):
             pytest.skip("it rounds")
-        program = compiled(cut(run, dtype, kind), tmp_path)
+        program = compiled(cut(run, dtype, kind, size), tmp_path)
         for rows in ROWS:
             whole = {}
-            for name, shape in shapes_of(run, rows).items():
+            for name, shape in shapes_of(run, rows, size).items():
                 small = torch.randint(0 if kind == "uint8" else -2, 3, shape).float()
                 small = torch.ones(shape) if name in "stu" else small
                 whole[name] = small.to(BYTES[kind] if name in "qpwed" else TYPES[dtype]).cuda()

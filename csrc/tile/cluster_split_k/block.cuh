@@ -26,9 +26,11 @@ constexpr int kClusterBlocks = 2;  // of a cluster
 // computes with tokens), kRewrites (whether that replaces them), kProducts and kTokenSums (reduced
 // after the loop), kGroups (warpgroups that multiply), kTurns (of which so many have the same rows
 // and take turns), kTmaTiles (of a stage), kSets (steps in flight with registers of their own).
-template <class Plan>
+// Weights may have elements of 8 bits, which warpgroups convert (eight_bits.cuh).
+template <class Plan, class RowElement_ = typename Plan::Element>
 struct ClusterSplitKBlock {
   using T = typename Plan::Element;
+  using RowElement = RowElement_;
   static constexpr bool kRewrites = Plan::kRewrites;
   static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
   static constexpr int kTmaTiles = Plan::kTmaTiles, kStepDepth = kTmaTiles * kTmaDepth;
@@ -50,13 +52,14 @@ struct ClusterSplitKBlock {
   static constexpr int kWorkers = kProducerWarp * kWarpLanes, kThreads = kWorkers + kWarpLanes;
   static constexpr int kCopyWarps = 1;
 
-  static constexpr int kRowBytes = kRows * kTmaRowBytes, kTokenBytes = kTokens * kTmaRowBytes;
+  static constexpr int kRowLineBytes = kTmaDepth * static_cast<int>(sizeof(RowElement));
+  static constexpr int kRowBytes = kRows * kRowLineBytes, kTokenBytes = kTokens * kTmaRowBytes;
   static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a tile of all weights
   static constexpr int kTokensAt = kWeightBytes, kTmaBytes = kTokensAt + kTokenBytes;
   static constexpr int kStageBytes = kTmaTiles * kTmaBytes;
   // An instruction takes 64 rows; what it reads past the last row of a tile is not used.
   static constexpr int kOverrun =
-      ((kColumns - 1) * kOwnRows + kTiles * kGroupRows - kRows) * kTmaRowBytes;
+      ((kColumns - 1) * kOwnRows + kTiles * kGroupRows - kRows) * kRowLineBytes;
   static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
   static constexpr int kPipelineBytes = kStages * kStageBytes;
   static constexpr int kVectorsAt =

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import ClassVar
 
 from mirage_kernels.generator.ir import DType
@@ -32,6 +33,7 @@ FEW_IN_TURNS = 16  # tokens; up to so many sliced-K is as fast where warpgroups 
 FEWEST_STAGES = 3
 MOST_TMA_LINES = 256  # of the copy engine
 MOST_BYTES_IN_FLIGHT = 80 * 1024  # of weights: more was slower
+MOST_WAVES = 4  # of blocks with weights of 8 bits; those of 16 go to register operands instead
 TOKENS = 32  # what csrc/tile wants a block's tokens to be a multiple of
 
 START_US = 2.0  # and end
@@ -90,6 +92,8 @@ def split(program: TileProgram) -> Split | None:
         return None
     if any(s.layout is Layout.ROW_SUMS for s in computed):
         return None
+    if program.byte_rows and len({s.dtype for s in program.loads if s.layout is Layout.ROWS}) > 1:
+        return None
     products = [s for s in computed if s.do is Do.CONTRACT]
     wide = {s.out for s in computed if s.dtype is DType.FP32}
     tokens = {p.args[1] for p in products}
@@ -117,7 +121,14 @@ class SplitBlock(loop.Block):
     def computed_rows(self) -> int:
         """Tensors that are multiplied from registers, not as they lie."""
         products = {a for s in self.program.loop if s.do is Do.CONTRACT for a in s.args[:1]}
-        return len(products - {s.out for s in self.program.loads})
+        as_loaded = {s.out for s in {*self.program.loads} - {*self.program.byte_rows}}
+        return len(products - as_loaded)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of the weights of a row in a TMA tile."""
+        tiles = (s.dtype.bytes for s in self.program.loads if s.layout is Layout.ROWS)
+        return loop.TMA_DEPTH * sum(tiles)
 
     @cached_property
     def prepares(self) -> bool:
@@ -179,10 +190,11 @@ class SplitBlock(loop.Block):
     def shared_bytes(self, knobs: ClusterSplitK) -> int:
         """Return the shared memory of one block."""
         turns, tiles, tokens = self.turns(knobs.rows), self.tiles(knobs), knobs.tokens
-        step = self.tma_tiles(knobs.rows) * (self.loads[Layout.ROWS] * knobs.rows + tokens)
-        ring = knobs.stages * step * loop.TMA_DEPTH * 2
+        step = self.row_bytes * knobs.rows + loop.TMA_DEPTH * 2 * tokens
+        ring = knobs.stages * self.tma_tiles(knobs.rows) * step
         lines = (knobs.groups // turns - 1) * self.own_rows(knobs) + tiles * loop.GROUP_ROWS
-        overrun = -(-(lines - knobs.rows) * loop.TMA_DEPTH * 2 // 1024) * 1024
+        line_bytes = self.row_bytes // self.loads[Layout.ROWS]
+        overrun = -(-(lines - knobs.rows) * line_bytes // 1024) * 1024
         vectors = self.loads[Layout.DEPTH] * self.depth // BLOCKS * 2
         # Sums come from the other block, and from the other warpgroup.
         row_blocks = tokens // loop.TOKEN_TILE // BLOCKS * knobs.groups * tiles
@@ -212,8 +224,7 @@ def arranged(program: TileProgram, knobs: ClusterSplitK) -> Arranged:
 def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
     """Return why cluster split-K does not fit a program."""
     form = () if split(program) else ("its loop is more than products of rows with one operand",)
-    lines = (*loop.columns_reason(program), *loop.bytes_reason(program))
-    return (*loop.reasons_against(on), *lines, *form)
+    return (*loop.reasons_against(on), *loop.columns_reason(program), *form)
 
 
 def choose(program: TileProgram, tokens: int, on: Target) -> ClusterSplitK | None:
@@ -222,7 +233,10 @@ def choose(program: TileProgram, tokens: int, on: Target) -> ClusterSplitK | Non
     rows = loop.rows_for(block.rows, on.multiprocessors // BLOCKS)
     if tokens <= (FEW_IN_TURNS if block.turns(rows) > 1 else loop.FEW_TOKENS):
         return None
-    return next(_by_stages(program, rows, tokens, on), None)
+    waves = range(1, (MOST_WAVES if program.byte_rows else 1) + 1)
+    tried = (loop.rows_for(block.rows, on.multiprocessors // BLOCKS * n) for n in waves)
+    found = chain.from_iterable(_by_stages(program, rows, tokens, on) for rows in tried)
+    return next(found, None)
 
 
 def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[ClusterSplitK]:
@@ -248,7 +262,7 @@ def _by_stages(program: TileProgram, rows: int, tokens: int, on: Target) -> Iter
     if block.registers(least) > block.most_registers(least):
         return
     turns, tiles = block.turns(rows), block.tma_tiles(rows)
-    step = tiles * block.loads[Layout.ROWS] * rows * loop.TMA_DEPTH * 2
+    step = tiles * block.row_bytes * rows
     deepest = max(FEWEST_STAGES * turns // tiles, MOST_BYTES_IN_FLIGHT // step)
     for stages in range(deepest // turns * turns, FEWEST_STAGES - 1, -turns):
         knobs = replace(least, stages=stages)

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.statements import (
     IN_LOOP,
+    OTHER_TYPES,
     declared,
     early_reads,
     included,
@@ -38,7 +39,8 @@ READ_EARLY = {Layout.ACCUM: "tile::load_owned", Layout.ROW_SUMS: "tile::load_own
 
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     """Return the form of a kernel whose clusters split the depth."""
-    includes = (*INCLUDES, *included(program))
+    converted = (f"{ROOM}/eight_bits.cuh",) if program.byte_rows else ()
+    includes = (*INCLUDES, *converted, *included(program))
     return [Part(PLAN.name, ABOUT, includes, (), lines_of(_write, program, split(program)))]
 
 
@@ -46,6 +48,7 @@ def _write(writer: Writer, program: TileProgram, made: Split) -> None:
     """Write the plan's constants, the kernel and its launch."""
     products, token_sums = (len(tma.reductions(program, layout)) for layout in SUMS)
     counts = f"kRowTensors = {len(tma.row_tensors(program))}, kVectors = {len(vectors(program))}"
+    kinds = ["ClusterSplitKPlan<Config>", *{OTHER_TYPES[s.dtype] for s in program.byte_rows}]
     flags = f"kTransforms = {WORDS[bool(made.prepared)]}, kRewrites = {WORDS[bool(made.rewritten)]}"
     writer.write(
         "// Many tokens: the two blocks of a cluster share rows and split the depth.",
@@ -57,7 +60,7 @@ def _write(writer: Writer, program: TileProgram, made: Split) -> None:
         f"  static constexpr int kProducts = {products}, kTokenSums = {token_sums};",
         "};",
         "template <class Config>",
-        "using ClusterSplitKBlock = tile::ClusterSplitKBlock<ClusterSplitKPlan<Config>>;",
+        f"using ClusterSplitKBlock = tile::ClusterSplitKBlock<{', '.join(kinds)}>;",
         "",
         "template <class Config>",
         "__global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)",
@@ -119,7 +122,7 @@ def _role(writer: Writer, program: TileProgram, made: Split, role: str) -> None:
     head = f"tile::{role}(block, {WORDS[reads_vectors]}, [&](const auto& step) {{"
     with writer.block(head, "});"):
         loaded = [s for s in program.loads if s.out in read]
-        rows = rows_of((f"const auto {s.out} = step.{read[s.out]};", s) for s in loaded)
+        rows = rows_of((f"const auto {s.out} = {read[s.out]};", s) for s in loaded)
         for s in statements:
             args = ["step.token_tma()" if elsewhere and a == made.rewritten else a for a in s.args]
             rows += rows_of([(IN_LOOP[s.do](s, args), s)])
@@ -135,12 +138,14 @@ def _read(program: TileProgram, statements: Sequence[Statement], role: str) -> d
     found: dict[str, str] = {}
     for s in program.loads:
         if s.layout is Layout.DEPTH and s.out in mapped:
-            found[s.out] = f"vector({vectors(program).index(s)})"
+            found[s.out] = f"step.vector({vectors(program).index(s)})"
         elif s.layout is Layout.TOKENS and role == "transform_tokens":
-            found[s.out] = "tokens()"
+            found[s.out] = "step.tokens()"
         elif s.layout is Layout.TOKENS and s.out in products:
-            found[s.out] = "token_tma()"
+            found[s.out] = "step.token_tma()"
+        elif s in program.byte_rows and role == "multiply":
+            found[s.out] = f"tile::converted_rows(step, {rows.index(s.out)})"
         elif s.layout is Layout.ROWS and role == "multiply":
             tile = "row_tma" if s.out in products and s.out not in mapped else "rows"
-            found[s.out] = f"{tile}({rows.index(s.out)})"
+            found[s.out] = f"step.{tile}({rows.index(s.out)})"
     return found
