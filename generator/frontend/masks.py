@@ -79,7 +79,8 @@ def applied(s: Steps, op: str, args: Sequence[Any], named: Mapping[str, Any]) ->
     Raises GraphError for one that takes tensors alone.
     """
     if op not in MASKED:
-        raise GraphError(f"{op} of positions or masks has no form", "softmax takes hidden scores")
+        hint = "softmax takes hidden scores"
+        raise GraphError(f"{op} of positions, masks or numbers alone has no form", hint)
     kept = {k: v for k, v in named.items() if k not in _STORAGE}
     made = MASKED[op](s, *args, **kept)
     if op in SOURCES:

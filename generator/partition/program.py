@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import chain, zip_longest
 from typing import Any
 
 from mirage_kernels.generator.errors import (
@@ -118,9 +119,10 @@ class Program:
                 if "kernel" in step:
                     yield f"  kernel {step['kernel']}: {ops}"
                 elif part.runs:
-                    slow = self.slow if way.most or len(self.ways) == 1 else ()
-                    known = SLOW if part.nodes[0].name in slow else ""
-                    reason = part.trace.refused.get(part.nodes[0], known)
+                    first, trace = part.nodes[0], part.trace
+                    few = len(self.ways) == 1 or _allows(way.most, _few(trace, first))
+                    known = SLOW if few and first.name in self.slow else ""
+                    reason = trace.refused.get(first, known)
                     yield f"  PyTorch: {ops}{reason and f': {reason}'}"
 
     def reason_lines(self) -> Iterator[str]:
@@ -149,16 +151,30 @@ def partitioned(
 
     trace = Trace(function, {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[dtype])
     require_one_type(trace)
-    made, most = Program(trace, dtype, arch, ahead=ahead), dict[str, int]()
-    for limit in _limits(trace).values():
-        for dim, rows in limit.items() if isinstance(limit, dict) else ():
-            most[dim] = min(rows, most.get(dim, rows))
-    if most:
-        made.ways.append(_way_of_columns(made, make, without_implied(most)))
-    made.ways.append(_way_of_columns(made, make, {}))
-    if len(made.ways) > 1 and made.ways[0].steps == made.ways[1].steps:
-        del made.ways[0]
+    made = Program(trace, dtype, arch, ahead=ahead)
+    for most in (*_most(trace), {}):
+        made.ways.append(_way_of_columns(made, make, most))
+    made.ways[:] = [
+        way
+        for way, more in zip_longest(made.ways, made.ways[1:])
+        if more is None or way.steps != more.steps
+    ]
     return made
+
+
+def _most(trace: Trace) -> list[Most]:
+    """Return up to which extents a function has ways of its own: where all products have few rows.
+
+    And where some have, as those of one row for each sequence beside those of all its tokens.
+    """
+    limits = {n: x.items() for n, x in _limits(trace).items() if isinstance(x, dict)}
+    multiplied = {*chain(*(x for n, x in limits.items() if operator_of(n) != ATTENTION))}
+    left, found = {*chain(*limits.values())}, list[Most]()
+    while left:
+        least = {dim: min(n for d, n in left if d == dim) for dim, _ in sorted(left)}
+        found.append(without_implied(least))
+        left = (left & multiplied) - {*found[-1].items()}
+    return [*found[:1], *found[1:][-1:]]
 
 
 def _limits(trace: Trace) -> dict[Node, Limit]:
@@ -201,7 +217,10 @@ def _way_of_columns(made: Program, make: Make, most: Most) -> Way:
 
 def _allows(most: Most, limit: Limit) -> bool:
     """Say whether kernels multiply so many rows, up to some extents or of any."""
-    return bool(limit) if most else limit is True
+    if not isinstance(limit, dict):
+        return limit
+    found = ((dim, n) for dims, n in most.items() for dim in (dims, *dims.split("*")))
+    return any(n <= limit.get(dim, 0) for dim, n in found)
 
 
 def _way(made: Program, trace: Trace, make: Make, most: Most) -> Way:

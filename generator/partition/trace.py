@@ -186,7 +186,7 @@ class Trace:
         for node in self.nodes:
             try:
                 for given in (a for a in node.all_input_nodes if found.get(a) is None):
-                    raise GraphError(f"it takes {self._said(given)}, which no kernel takes")
+                    raise GraphError(f"it takes {self._said(given)}")
                 if any(memory_of(self, n) in self.inputs for n in written_by(node)):
                     raise GraphError("it writes over an input")
                 for n in written_by(node):
@@ -219,9 +219,13 @@ class Trace:
         )
 
     def _said(self, node: Node) -> str:
-        """Return the name of a value that no kernel takes, with its type."""
-        value = node.meta.get("val")
-        return f"{self.name(node)} of {value.dtype}" if hasattr(value, "dtype") else self.name(node)
+        """Return the name of a value that a kernel does not take, with its type, and why."""
+        dtype = getattr(node.meta.get("val"), "dtype", None)
+        if dtype is None:
+            return f"{self.name(node)}, which no kernel takes"
+        whole = "int" in str(dtype)
+        why = ": kernels take whole numbers as indices" if whole else ", which no kernel takes"
+        return f"{self.name(node)} of {dtype}{why}"
 
     @cached_property
     def constants(self) -> set[Node]:

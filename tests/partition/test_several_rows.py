@@ -147,3 +147,18 @@ def test_rows_with_gaps_between_them_stay_as_they_are() -> None:
     (result,) = program.results
     assert result.request.recipe.shapes[0].dims == {"D2": (T - 1) * K}
     require_same(program, later, x=drawn(3, T, K))
+
+
+def test_products_of_other_numbers_of_rows_have_a_way_of_their_own() -> None:
+    def modulated(x: Tensor, c: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        shift, scale = F.linear(F.silu(c), v).chunk(2, -1)
+        return F.linear(x * (1 + scale[:, None]) + shift[:, None], w)
+
+    shapes = {"x": (2, 16, 128), "c": (2, 128), "v": (256, 128), "w": (128, 128)}
+    program = cut(modulated, ["x", "c"], dims=("B",), **shapes)
+    assert [dict(way.most) for way in program.ways] == [{"B": 4}, {"B": 64}, {}]
+    assert [sum("linear" in x for x in way) for way in ways(program)] == [2, 2, 2]
+    assert [way.count("[linear]") for way in ways(program)] == [0, 1, 2]
+    for rows in (3, 40, 70):
+        given = {n: (rows, *s[1:]) if n in "xc" else s for n, s in shapes.items()}
+        require_same(program, modulated, **{n: drawn(*s) for n, s in given.items()})
