@@ -152,3 +152,13 @@ def vector_norm(
     if ord in (2, "fro", None):
         return s("sqrt", s.reduce("reduction", s("square", x), over, keep=keepdim))
     raise GraphError(f"a norm of order {ord!r}", "orders: 1, 2")
+
+
+def linalg_norm(
+    s: Steps, x: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False
+) -> Tensor:
+    """Return a vector's norm, or a matrix's root of the sum of squares."""
+    several = x.num_dims > 1 if dim is None else not isinstance(dim, int) and len(dim) > 1
+    if several and ord not in (None, "fro"):
+        raise GraphError(f"a matrix's norm of order {ord!r}", "linalg.vector_norm takes vectors")
+    return vector_norm(s, x, 2 if ord is None else ord, dim, keepdim)

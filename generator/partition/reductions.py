@@ -17,9 +17,9 @@ binary_cross_entropy_with_logits
 """
 LOSSES = frozenset(_LOSSES.split())  # of elements
 _REDUCTIONS = """
-log_softmax logsumexp sum mean var std var_mean aminmax max min amax amin norm linalg_vector_norm
-frobenius_norm layer_norm rms_norm group_norm instance_norm triplet_margin_loss _weight_norm
-cosine_similarity dot vdot
+log_softmax logsumexp sum mean var std var_mean aminmax max min amax amin norm
+linalg_norm linalg_vector_norm frobenius_norm layer_norm rms_norm group_norm instance_norm
+triplet_margin_loss _weight_norm cosine_similarity dot vdot
 """
 _EXPS = SOFTMAX | {"exp", "exp2", "log_softmax", "logsumexp"}
 REDUCTIONS = SOFTMAX | LOSSES | frozenset(_REDUCTIONS.split())

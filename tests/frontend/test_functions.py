@@ -49,6 +49,9 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
         + F.binary_cross_entropy_with_logits(x, y, weight=y, pos_weight=w)
     ),
     "rms_norm without eps": lambda x, w: F.rms_norm(x, (40,), w) + F.rms_norm(x, (40,)),
+    "norms": lambda x, w: (
+        x / torch.linalg.norm(x, dim=-1, keepdim=True) + torch.linalg.norm(w) + torch.linalg.norm(x)
+    ),
     "softplus": lambda x, y: F.softplus(x, 1.0, 0.5) + F.softplus(y, 2.0, 1.0) + F.softplus(x * y),
     "logaddexp": lambda x, y: torch.logaddexp(x, y) + torch.logaddexp(x.exp().log(), y.exp().log()),
     "margins": lambda x, y: F.soft_margin_loss(x, y) + F.margin_ranking_loss(x, y, x, margin=0.5),
