@@ -43,9 +43,11 @@ def alike(nodes: Sequence[Node], inputs: Mapping[Node, str]) -> object:
     weights = [_given(a) for a in taken]
     shapes = [tuple(map(int, w.meta["val"].shape)) for w in weights]
     of_inputs = x not in (*weights, *nodes) and all(w in inputs for w in weights)
-    if not (of_inputs and weights and n % ROWS == 0 and all(s[:1] == (n,) for s in shapes)):
+    rows = [() if s in ((), (1,)) else s[:1] for s in shapes]  # one number is of all rows
+    if not (of_inputs and weights and n % ROWS == 0 and {*rows} <= {(), (n,)}):
         return None
-    return x, tuple(map(operator_of, nodes)), tuple(s[1:] for s in shapes)
+    pairs = zip(rows, shapes, strict=True)
+    return x, tuple(map(operator_of, nodes)), tuple((len(r), s[len(r) :]) for r, s in pairs)
 
 
 def _given(node: Node) -> Node:

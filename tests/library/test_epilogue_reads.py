@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 from mirage_kernels.generator.partition.program import Program
 
 ROWS = (0, 1, 5, 8, 16, 17, 32, 40, 64, 65)
-Run = Callable[..., Tensor]
+Run = Callable[..., Any]
 
 
 def weighted(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
@@ -58,6 +59,11 @@ def of_one_scale(x: Tensor, q: Tensor, o: Tensor) -> Tensor:
     return F.linear(x, (q.float() * o).to(x.dtype))
 
 
+def of_scales(x: Tensor, q: Tensor, o: Tensor, p: Tensor, i: Tensor) -> Any:
+    first, second = ((w.float() * s).to(x.dtype) for w, s in ((q, o), (p, i)))
+    return F.linear(x, first), F.linear(x, second)
+
+
 CASES: list[tuple[Run, str, int, int]] = [
     (weighted, "bf16", 2048, 1024),
     (gated, "fp16", 4096, 4096),
@@ -69,6 +75,7 @@ CASES: list[tuple[Run, str, int, int]] = [
     (added, "fp16", 2048, 3000),
     (quantized, "bf16", 4096, 4096),
     (of_one_scale, "fp16", 2048, 3000),
+    (of_scales, "bf16", 2048, 3000),
 ]
 
 
@@ -77,12 +84,13 @@ def shapes_of(run: Run, rows: int, k: int, n: int) -> dict[str, tuple[int, ...]]
     known = {"x": (rows, k), "r": (rows, n), "s": (rows,), "t": (rows, 1)}
     known |= {"w": (n, k), "v": (n, k), "u": (k, n), "n": (k,)}
     known |= {"q": (n, k), "b": (n,), "a": (rows,), "y": (rows, n), "o": (1,)}
+    known |= {"p": (n, k), "i": (1,)}
     return taken(run, known)
 
 
 def type_of(name: str, dtype: str) -> torch.dtype:
     """The type of a tensor: that of the kernel, unless it has one of its own."""
-    own = dict.fromkeys("bayo", torch.float32) | {"q": torch.float8_e4m3fn}
+    own = dict.fromkeys("bayoi", torch.float32) | dict.fromkeys("qp", torch.float8_e4m3fn)
     return own.get(name, TYPES[dtype])
 
 

@@ -74,6 +74,12 @@ def three_of_fp32(x: Tensor, q: Tensor, wide: Tensor, p: Tensor, wider: Tensor) 
     return first, second
 
 
+def three_of_one(x: Tensor, q: Tensor, one: Tensor, p: Tensor, other: Tensor) -> Any:
+    weights = ((w.float() * s).to(x.dtype) for w, s in ((q, one), (p, other)))
+    first, second = (F.linear(x, w) for w in weights)
+    return first, second
+
+
 def of_a_slice(x: Tensor, q: Tensor, wide: Tensor) -> Tensor:
     return F.linear(x, q.to(x.dtype)) * wide[3].to(x.dtype)
 
@@ -112,6 +118,7 @@ def known(rows: int = 8) -> dict[str, Tensor]:
         "wide": drawn(N).float() / 64,
         "wider": drawn(2 * N).float() / 64,
         "one": drawn(1).float(),
+        "other": drawn(1).float() + 2,
         "scales": drawn(N, K // GROUP) / 64,
         "at": numbers(rows, below=N),
     }
@@ -137,7 +144,9 @@ WIDE = [of_one, of_fp32, of_a_slice]
 ALONE = [scaled, scaled_behind, gated, with_zero, *WIDE]
 
 
-@pytest.mark.parametrize("run", [*ALONE, normed, in_groups, three, three_of_fp32, plain, rows_of])
+@pytest.mark.parametrize(
+    "run", [*ALONE, normed, in_groups, three, three_of_fp32, three_of_one, plain, rows_of]
+)
 def test_the_program_is_the_function(run: Run) -> None:
     require_same(program(run), run, **given_of(run, 5))
 
@@ -174,7 +183,7 @@ def test_a_norm_in_front_is_a_kernel_of_its_own() -> None:
     assert {v.schedule for v in product.variants} == {"sliced_k"}
 
 
-@pytest.mark.parametrize("run", [three, three_of_fp32])
+@pytest.mark.parametrize("run", [three, three_of_fp32, three_of_one])
 def test_weights_of_one_tensor_are_one_launch(run: Run) -> None:
     assert [x.count("linear") for x in ways(program(run))[0]] == [2]
     assert fast(run).record.row_parts == (N, 2 * N)
