@@ -21,8 +21,7 @@ __device__ typename ConsumerStep<Block>::Rows converted_rows(const ConsumerStep<
   using Byte = typename Block::RowElement;
   typename ConsumerStep<Block>::Rows rows;
   const int own = step.block.own_row() + warp_index() % kGroupWarps * kRowTile + lane_line();
-  const char* const first =
-      step.block.buffer(step.stage, step.tma).rows(i) + lane_quarter() * 2;
+  const char* const first = step.block.buffer(step.stage, step.tma).rows(i) + lane_quarter() * 2;
   unrolled<Block::kTiles, 2, kMmas, 2>([&](int r, int high, int m, int p) {
     const int line = own + r * kGroupRows + high * kLineTile;
     const char* const from = first + swizzled_bytes_offset(line, m) + p * kLineTile;
