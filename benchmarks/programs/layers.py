@@ -272,3 +272,19 @@ def glm_rotation(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor
         return torch.cat((x * cos + pairs * sin, stays), dim=-1)
 
     return turned(q), turned(k)
+
+
+@program(
+    "others/equal_projections",
+    rows=(1, 16, 64),
+    x=("M", WIDTH),
+    norm=(WIDTH,),
+    q=(WIDTH, WIDTH),
+    k=(WIDTH, WIDTH),
+    v=(WIDTH, WIDTH),
+)
+def equal_projections(
+    x: Tensor, norm: Tensor, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    y = F.rms_norm(x, (WIDTH,), norm, 1e-5)
+    return F.linear(y, q), F.linear(y, k), F.linear(y, v)

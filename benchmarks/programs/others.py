@@ -162,6 +162,19 @@ def modulated_norm(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return F.layer_norm(x, (K,)) * (1 + scale) + shift
 
 
+@program(
+    "others/modulated_tokens",
+    rows=FEW,
+    x=("M", 16, 1024),
+    c=("M", 1024),
+    modulation=(2048, 1024),
+    w=(1024, 1024),
+)
+def modulated_tokens(x: Tensor, c: Tensor, modulation: Tensor, w: Tensor) -> Tensor:
+    shift, scale = F.linear(F.silu(c), modulation).chunk(2, -1)
+    return F.linear(x * (1 + scale[:, None]) + shift[:, None], w)
+
+
 @program("others/two_norms_residual", rows=FEW, x=("M", K), r=("M", K), w=(K,), v=(K,))
 def two_norms_residual(x: Tensor, r: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     h = r + F.rms_norm(x, (K,), 1 + w, 1e-6)

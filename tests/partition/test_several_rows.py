@@ -162,3 +162,14 @@ def test_products_of_other_numbers_of_rows_have_a_way_of_their_own() -> None:
     for rows in (3, 40, 70):
         given = {n: (rows, *s[1:]) if n in "xc" else s for n, s in shapes.items()}
         require_same(program, modulated, **{n: drawn(*s) for n, s in given.items()})
+
+
+def test_functions_in_front_of_a_product_are_a_kernel_of_their_own() -> None:
+    def activated(x: Tensor, w: Tensor) -> Tensor:
+        return F.linear(F.silu(x), w)
+
+    def squared(x: Tensor, w: Tensor) -> Tensor:
+        return F.linear(F.relu(x).square(), w)
+
+    both = [cut(f, ["x"], really_made, x=(4, 1024), w=(2048, 1024)) for f in (activated, squared)]
+    assert [ways(one)[0] for one in both] == [["silu", "linear"], ["relu, square, linear"]]
