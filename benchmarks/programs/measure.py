@@ -29,11 +29,12 @@ from mirage_kernels.generator.bench.measure import (
     graph_microseconds,
     rotation_count,
 )
+from mirage_kernels.generator.bench.workloads.programs import MOST_SETS
 from programs import PROGRAMS, Inputs, Program, level1, level2, others, recorded, serving  # noqa: F401
 
 STREAMED = 2**31  # bytes that the streaming rate is measured with
 MOST_CACHED = 2**28  # bytes that a call moves: of more a cache holds nothing for the next one
-MOST_SETS, MOST_BYTES = 400, 2**33  # of a program's tensors, that calls go round
+MOST_BYTES = 2**33  # of a program's tensors, that calls go round
 METHOD = Method(launches=20, replays=15, warmup_replays=3, settle_ms=20)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, retile
-from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.arrays import Array, array_reading, relative_error
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.triton import triton_of
-from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate, relative_error
+from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate
 
 Real = npt.NDArray[np.float64]
 # Triton's interpreter multiplies the bit patterns of bf16 operands: there it runs on fp32 copies.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.frontend.export import VIEWS, operator_of
+
+if TYPE_CHECKING:
+    import torch
 
 Node = Any  # torch.fx.Node
 CASTS = frozenset(("to", "_to_copy"))
@@ -33,6 +36,16 @@ def added(graph: Any, before: Node, target: Any, args: tuple[Any, ...], **named:
     given, kept = torch.fx.node.map_arg((args, named), lambda n: n.meta["val"])
     made.meta = {**before.meta, "val": target(*given, **kept)}
     return made
+
+
+def number(
+    graph: Any, before: Node, shape: Sequence[int], value: float, dtype: torch.dtype
+) -> Node:
+    """Add a tensor that is full of a number in front of a node."""
+    import torch
+
+    named = {"dtype": dtype, "device": torch.device("cpu")}
+    return added(graph, before, torch.ops.aten.full.default, ([*shape], value), **named)
 
 
 def substitute(graph: Any, node: Node, made: Node) -> None:

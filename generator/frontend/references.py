@@ -16,11 +16,11 @@ import numpy as np
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.from_torch import TracedFunction
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.arrays import Array, array_reading, relative_error
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate, relative_error
+from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate
 
 if TYPE_CHECKING:
     import torch

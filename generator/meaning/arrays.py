@@ -23,8 +23,10 @@ from mirage_kernels.generator.meaning.blocks import Launch
 from mirage_kernels.generator.meaning.walk import Reading, reading, results
 
 Part = npt.NDArray[np.generic]
+Bools = npt.NDArray[np.bool_]
 Parts = tuple[Part, ...]
 Places = dict[str, npt.NDArray[np.int64]]  # positions along dims, where they are not the first ones
+LARGE = 2.0**500  # numbers of float64 whose squares are none
 
 
 @dataclass(frozen=True)
@@ -215,3 +217,19 @@ def _folded(x: Array, batch: int, last: int) -> Parts:
     split = len(shape) - last
     folded = (*shape[:batch], prod(shape[batch:split]), prod(shape[split:]))
     return tuple(p.reshape(folded) for p in x.parts)
+
+
+def relative_error(found: Array, exact: Array, *, at: Bools | None = None) -> float:
+    """Return ||found - exact|| / ||exact||, at some places or all; 0 where both are 0.
+
+    Infinite where a finite result became inf or nan, or 0 became another number.
+    """
+    places = ... if at is None else at
+    a = np.asarray(found.over(exact.dims).parts[0], np.float64)[places]
+    b = np.asarray(exact.parts[0], np.float64)[places]
+    if not np.isfinite(a).all():
+        return float("inf")
+    if np.abs(b).max(initial=0.0) > LARGE:
+        a, b = a / LARGE / LARGE, b / LARGE / LARGE
+    off, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
+    return off / size if size else float("inf") if off else 0.0

@@ -12,6 +12,7 @@ from mirage_kernels.generator.frontend.editing import (
     is_op,
     is_view,
     mutates,
+    number,
     substitute,
 )
 
@@ -21,18 +22,14 @@ def with_numbers(program: Any) -> None:
 
     Others that it makes, or finds outside, stay inputs: `constants_of` has their values.
     """
-    import torch
-
     graph, known = program.graph, constants_of(program)
     _with_slices(graph, known)
     for node in [n for n in graph.nodes if is_op(n, "detach") and mutates_alone(n)]:
         substitute(graph, node, node.args[0])
     for node in [n for n in graph.nodes if n in known and known[n].numel() == 1]:
         value = known[node]
-        named = {"dtype": value.dtype, "device": torch.device("cpu")}
         first = next(n for n in graph.nodes if n.op != "placeholder")
-        shape = ([*value.shape], value.item())
-        made = added(graph, first, torch.ops.aten.full.default, shape, **named)
+        made = number(graph, first, value.shape, value.item(), value.dtype)
         made.meta = {**node.meta, "val": node.meta["val"]}
         node.replace_all_uses_with(made)
         graph.erase_node(node)
@@ -57,9 +54,7 @@ def _folded(graph: Any) -> None:
         args, named = torch.fx.node.map_arg((node.args, node.kwargs), known)
         named = {k: x for k, x in named.items() if k != "device"}
         value = node.target(*args, **named).item()
-        full = ([*made.shape], value)
-        here = {"dtype": made.dtype, "device": torch.device("cpu")}
-        substitute(graph, node, added(graph, node, torch.ops.aten.full.default, full, **here))
+        substitute(graph, node, number(graph, node, made.shape, value, made.dtype))
 
 
 def _may_write(node: Node) -> bool:

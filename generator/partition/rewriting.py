@@ -32,7 +32,14 @@ from string import ascii_letters
 from typing import Any
 
 from mirage_kernels.generator.errors import RecipeError
-from mirage_kernels.generator.frontend.editing import Node, added, is_op, mutates, substitute
+from mirage_kernels.generator.frontend.editing import (
+    Node,
+    added,
+    is_op,
+    mutates,
+    number,
+    substitute,
+)
 from mirage_kernels.generator.frontend.export import operator_of
 
 PRODUCTS = frozenset(("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "einsum", "mv"))
@@ -117,15 +124,11 @@ def regions(graph: Any) -> dict[Node, int]:
 
 
 def _without_likes(graph: Any) -> None:
-    import torch
-
     for node in [n for n in graph.nodes if is_op(n, *LIKES)]:
         made, value = node.meta["val"], LIKES[operator_of(node)]
-        given = ([*made.shape], node.args[-1] if value is None else value)
-        if not isinstance(given[1], int | float):
-            continue
-        named = {"dtype": made.dtype, "device": torch.device("cpu")}
-        substitute(graph, node, added(graph, node, torch.ops.aten.full.default, given, **named))
+        given = node.args[-1] if value is None else value
+        if isinstance(given, int | float):
+            substitute(graph, node, number(graph, node, made.shape, given, made.dtype))
 
 
 def _without_type_as(graph: Any) -> None:

@@ -134,6 +134,11 @@ class Block:
         return Counter(s.layout for s in self.program.loads)
 
     @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of one element of each of the streamed operands."""
+        return sum(s.dtype.bytes for s in self.program.loads if s.layout is Layout.ROWS)
+
+    @cached_property
     def sums(self) -> Counter[Layout]:
         """Values that are added up in the loop, and meet after it."""
         return Counter(s.layout for s in self.program.reductions)

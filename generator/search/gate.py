@@ -36,7 +36,13 @@ from mirage_kernels.generator.ir import (
     retile,
     with_precision,
 )
-from mirage_kernels.generator.meaning.arrays import Array, Part, array_reading
+from mirage_kernels.generator.meaning.arrays import (
+    Array,
+    Bools,
+    Part,
+    array_reading,
+    relative_error,
+)
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results, walk
 from mirage_kernels.generator.recipe import Recipe
@@ -45,7 +51,6 @@ from mirage_kernels.generator.search.scores import EVERYWHERE, Drawn, Shifts, sc
 from mirage_kernels.generator.search.stabilise import stabilise
 
 Real = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,6 @@ ROUNDINGS = 8
 EPSILON = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
 ORDER = ROUNDINGS * 2.0**-24  # error up to which fp32 results differ by the order of sums alone
 
-LARGE = 2.0**500  # numbers of float64 whose squares are none
 SAME = 1e-9  # relative difference of float64 results up to which they are the same
 
 SHOWN = 0.5  # of the elements of masks
@@ -385,19 +389,3 @@ def require_storage(spec: Graph, candidate: Graph, dtypes: Sequence[DType]) -> N
 def rounded(exact: Array, dtype: DType) -> Array:
     """Return an exact result as it can be stored."""
     return Array(exact.dims, (np.asarray(round_to(np.asarray(exact.parts[0]), dtype)),))
-
-
-def relative_error(found: Array, exact: Array, *, at: Bools | None = None) -> float:
-    """Return ||found - exact|| / ||exact||, at some places or all; 0 where both are 0.
-
-    Infinite where a finite result became inf or nan, or 0 became another number.
-    """
-    places = ... if at is None else at
-    a = np.asarray(found.over(exact.dims).parts[0], np.float64)[places]
-    b = np.asarray(exact.parts[0], np.float64)[places]
-    if not np.isfinite(a).all():
-        return float("inf")
-    if np.abs(b).max(initial=0.0) > LARGE:
-        a, b = a / LARGE / LARGE, b / LARGE / LARGE
-    off, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
-    return off / size if size else float("inf") if off else 0.0

@@ -29,12 +29,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.arrays import Array, Bools, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.search.stabilise import without_unused
 
-Bools = npt.NDArray[np.bool_]
 Real = npt.NDArray[np.float64]
 
 TARGETS = (-50.0, -200.0, -1000.0, 1000.0)

@@ -60,6 +60,23 @@ def taken(
     return {name: known[name] for name in run.__annotations__ if name in known}
 
 
+def only_kernel(program: Program) -> KernelRecord:
+    """Return the record of the kernel that alone is the first way of a program."""
+    assert ["kernel" in step for step in program.ways[0].steps] == [True]
+    return program.results[0].record
+
+
+def drawn_at(
+    rows: int,
+    shapes: Mapping[str, tuple[int, ...]],
+    type_of: Callable[[str], torch.dtype],
+) -> dict[str, Tensor]:
+    """Draw small tensors on the GPU, in order, the same whenever there are so many rows."""
+    generator = torch.Generator().manual_seed(rows)
+    drawn = {n: torch.randn(shape, generator=generator) / 16 for n, shape in shapes.items()}
+    return {name: x.to(type_of(name)).cuda() for name, x in drawn.items()}
+
+
 def require_blocks(record: KernelRecord) -> None:
     """Run a block of every variant in the interpreter, unless another kernel makes its rows."""
     for variant in record.variants:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from cut_functions import TYPES, compiled, program_of, require_blocks, require_right, taken
+from cut_functions import (
+    TYPES,
+    compiled,
+    drawn_at,
+    only_kernel,
+    program_of,
+    require_blocks,
+    require_right,
+    taken,
+)
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -73,9 +82,7 @@ class TestColumns:
     def test_up_to_64_rows_they_are_one_kernel_of_register_operands(
         self, run: Run, dtype: str, k: int, n: int
     ) -> None:
-        program = cut(run, dtype, k, n)
-        assert ["kernel" in step for step in program.ways[0].steps] == [True]
-        record = program.results[0].record
+        record = only_kernel(cut(run, dtype, k, n))
         assert {v.schedule for v in record.variants} == {"register_operand"}
         assert all(v.knobs.rows % 32 == 0 for v in record.variants)
         assert lowered(record.recipe, record.graph).columns
@@ -90,11 +97,7 @@ class TestColumns:
     def test_results_are_right(self, run: Run, dtype: str, k: int, n: int, tmp_path: Path) -> None:
         kernels = compiled(cut(run, dtype, k, n), tmp_path)
         for rows in ROWS:
-            generator = torch.Generator().manual_seed(rows)
-            given = {
-                name: (torch.randn(shape, generator=generator) / 16).to(TYPES[dtype]).cuda()
-                for name, shape in shapes_of(run, rows, k, n).items()
-            }
+            given = drawn_at(rows, shapes_of(run, rows, k, n), lambda name: TYPES[dtype])
             require_right(kernels, run, given, dtype)
             if run in (biased, added):  # whole numbers that fp32 sums up exactly
                 whole = {name: torch.randint_like(x, -1, 2) for name, x in given.items()}

@@ -21,7 +21,7 @@ from mirage_kernels.generator.bench.workload import poisoned
 from mirage_kernels.program_library import ProgramKernel, read_kernel
 
 UNITS = 8  # in the last place: how far right results of two kernels are apart, as a norm
-MOST_SETS = 400  # of tensors
+MOST_SETS = 400  # of tensors, that calls go round
 
 
 @dataclass(frozen=True)

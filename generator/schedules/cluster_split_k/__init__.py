@@ -127,8 +127,7 @@ class SplitBlock(loop.Block):
     @cached_property
     def row_bytes(self) -> int:
         """Bytes of the weights of a row in a TMA tile."""
-        tiles = (s.dtype.bytes for s in self.program.loads if s.layout is Layout.ROWS)
-        return loop.TMA_DEPTH * sum(tiles)
+        return loop.TMA_DEPTH * self.weight_bytes
 
     @cached_property
     def prepares(self) -> bool:

@@ -313,8 +313,7 @@ def _with_stages(block: Footprint, knobs: SlicedK, limit: int) -> SlicedK:
     passes = -(-block.depth // knobs.step_depth)
     most = MOST_EIGHT_BIT_BYTES if block.program.byte_rows else MOST_BYTES_IN_FLIGHT
     most = MOST_BYTES_BESIDE_PRODUCERS if block.program.received else most
-    streamed = [s for s in block.program.loads if s.layout is Layout.ROWS]
-    step_bytes = knobs.step_depth * knobs.rows * sum(s.dtype.bytes for s in streamed)
+    step_bytes = knobs.step_depth * knobs.rows * block.weight_bytes
     for stages in range(3, passes + 2):
         deeper = replace(knobs, stages=stages)
         if block.shared_bytes(deeper) > limit or step_bytes * (stages - 1) > most:
