@@ -23,7 +23,7 @@ from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.recipe import output_type, trace
+from mirage_kernels.generator.recipe import Recipe, output_type, trace
 from mirage_kernels.generator.records.record import About, KernelRecord, Plan, SearchSummary
 from mirage_kernels.generator.records.sources import (
     FAST,
@@ -84,6 +84,15 @@ def generate(
     ShapeError or TargetError for what cannot be read, SearchError when there is no equivalent
     muGraph that is accurate.
     """
+    made = _generated(request, jobs=jobs, progress=progress, store=store)
+    apart = request.recipe.apart
+    if apart is None or not made.record.no_plan:
+        return made
+    request = replace(request, recipe=apart, shape=apart.shapes[0])
+    return _generated(request, jobs=jobs, progress=progress, store=store)
+
+
+def _generated(request: Request, *, jobs: int, progress: Progress, store: Store | None) -> Result:
     clock = Clock()
     on = target(request.arch)
     spec = trace(request.recipe, request.shape, request.dtype)
@@ -240,8 +249,7 @@ def _choose(request: Request, candidates: Candidates) -> Choice:
         return plan
 
     on = target(request.arch)
-    # A fast schedule of a slower muGraph rather than a general one, unless it would need copies.
-    serving = (GENERAL,) if request.recipe.strided else (FAST, PLANS)
+    serving = _serving(request.recipe)
     for among in serving:
         tests = [plannable(among), accurate]  # what is refused sooner comes first
         if among is not FAST:
@@ -258,6 +266,16 @@ def _choose(request: Request, candidates: Candidates) -> Choice:
     except PlanError as error:
         return Choice(chosen, measured[id(chosen.graph)], refused, None, error.sentence)
     raise AssertionError("a muGraph that is accurate and has a plan was passed over")
+
+
+def _serving(recipe: Recipe) -> Sequence[Sequence[Plan]]:
+    """Return the plans that may carry a recipe, in turn.
+
+    A fast schedule of a slower muGraph comes before a general one, unless it would need copies.
+    """
+    if recipe.strided:
+        return (GENERAL,)
+    return (FAST,) if recipe.grouped else (FAST, PLANS)
 
 
 def _measure_apart(gate: Gate, graph: Graph) -> None:

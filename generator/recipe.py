@@ -102,6 +102,8 @@ class Recipe:
     `broadcast` names vectors that calls give as one element, with a stride of 0.
     Along the output's last dim, whatever has it may come in `row_parts` of so many rows each: every
     part of a weight and of the output is a tensor of its own then.
+    Of inputs that are `grouped` a call gives one element for so many neighbours along some dims;
+    `apart` is the same program with such dims as two each, which general kernels take.
     General kernels are planned for the `typical` extents of dynamic dims.
     """
 
@@ -122,6 +124,8 @@ class Recipe:
     independent: tuple[int, ...] = ()
     broadcast: tuple[str, ...] = ()
     row_parts: tuple[int, ...] = ()
+    grouped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    apart: Recipe | None = None
     typical: Mapping[str, int] = field(default_factory=dict)
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
     name: str = ""
@@ -238,7 +242,15 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
     builder = Builder(Level.KERNEL)
     types = source.input_types(chosen, dtype)
     arguments = {
-        name: Tensor(builder, builder.input(name, type_, optional=name in source.optional))
+        name: Tensor(
+            builder,
+            builder.input(
+                name,
+                type_,
+                optional=name in source.optional,
+                grouped=source.grouped.get(name),
+            ),
+        )
         for name, type_ in types.items()
     }
     try:

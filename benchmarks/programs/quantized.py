@@ -1,4 +1,4 @@
-"""Linears whose weights have 8 bits: a scale for all, for each row, or for 128 elements of one.
+"""Linears whose weights have 8 bits: a scale for all, for each row, for 128 elements or a block.
 
 PyTorch stores 16-bit copies of such weights in every call; kernels convert them where they
 multiply.
@@ -16,12 +16,20 @@ from programs.layers import ROWS as ROWS_OF_LAYERS
 from programs.layers import TOKENS as TOKENS_OF_LAYERS
 
 ROWS, K, N, WIDE, GROUP, LENGTH = (1, 16, 64), 4096, 4096, 14336, 128, 1024
+MLP = 12288  # of Qwen3-8B, whose fp8 checkpoint has such blocks
 
 
 def _converted(q: Tensor, scale: Tensor, x: Tensor) -> Tensor:
     """Return a weight [N, K] as [N, K / GROUP] scales say, in the type of the tokens."""
     parts = q.to(x.dtype).unflatten(-1, (-1, GROUP)) * scale[..., None]
     return parts.flatten(-2)
+
+
+def _from_blocks(q: Tensor, scale: Tensor, x: Tensor) -> Tensor:
+    """Return the same with a scale for each block of GROUP rows and GROUP columns."""
+    rows, columns = scale.shape
+    blocks = q.float().view(rows, GROUP, columns, GROUP) * scale[:, None, :, None]
+    return blocks.view(q.shape).to(x.dtype)
 
 
 @program(
@@ -48,6 +56,40 @@ def int8_linear(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
 )
 def int8_groups(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
     return F.linear(x, _converted(q, scale, x))
+
+
+@program(
+    "others/fp8_blocks",
+    rows=ROWS,
+    types={"q": torch.float8_e4m3fn, "scale": torch.float32},
+    scales=("scale",),
+    x=("M", K),
+    q=(N, K),
+    scale=(N // GROUP, K // GROUP),
+)
+def fp8_blocks(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
+    return F.linear(x, _from_blocks(q, scale, x))
+
+
+@program(
+    "others/fp8_blocks_mlp",
+    rows=ROWS,
+    types={
+        **dict.fromkeys(("gate", "up"), torch.float8_e4m3fn),
+        **dict.fromkeys(("gate_scale", "up_scale"), torch.float32),
+    },
+    scales=("gate_scale", "up_scale"),
+    x=("M", K),
+    gate=(MLP, K),
+    up=(MLP, K),
+    gate_scale=(MLP // GROUP, K // GROUP),
+    up_scale=(MLP // GROUP, K // GROUP),
+)
+def fp8_blocks_mlp(
+    x: Tensor, gate: Tensor, up: Tensor, gate_scale: Tensor, up_scale: Tensor
+) -> Tensor:
+    gated = F.silu(F.linear(x, _from_blocks(gate, gate_scale, x)))
+    return gated * F.linear(x, _from_blocks(up, up_scale, x))
 
 
 @program(

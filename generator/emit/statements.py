@@ -185,7 +185,7 @@ def dims_text(names: Sequence[str]) -> str:
 def operand_dims(operand: Operand, program: TileProgram) -> str:
     """Return an operand's dims for a comment; of stacks as `[slices, R, K]`."""
     slices = ("slices",) if operand.name in program.stacked else ()
-    return dims_text((*slices, *operand.type.names))
+    return dims_text((*slices, *operand.in_memory))
 
 
 def pointer(operand: Operand, program: TileProgram) -> str:

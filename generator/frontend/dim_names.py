@@ -79,5 +79,6 @@ def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
             )
             for v in node.outs
         )
-        nodes.append(replace(node, outs=outs, over=new.get(node.over, node.over)))
+        groups = tuple((new.get(d, d), n) for d, n in node.grouped)
+        nodes.append(replace(node, outs=outs, over=new.get(node.over, node.over), grouped=groups))
     return replace(graph, nodes=tuple(nodes))

@@ -30,6 +30,7 @@ from mirage_kernels.generator.frontend.export import (
 )
 from mirage_kernels.generator.frontend.portions import Portion, Traced, traced
 from mirage_kernels.generator.frontend.positional.lower import flat, sizes_of
+from mirage_kernels.generator.frontend.repeats import as_views
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import Dim, DType, Graph, Node
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
@@ -103,7 +104,19 @@ def portions_recipe(
     if not dynamic:  # rows of a static number: there is no call with others
         sizes = sizes_of(first.graph)
         known = {d: sizes[d] for d in first.dynamic}
-    return _recipe(name, TracedFunction(function, first, order, known), is_part=is_part)
+    made = _recipe(name, TracedFunction(function, first, order, known), is_part=is_part)
+    if not made.grouped:
+        return made
+    apart = portions_recipe(
+        name,
+        function,
+        [replace(p, grouped=False) for p in portions],
+        dynamic,
+        order=order,
+        rows=rows,
+        is_part=is_part,
+    )
+    return replace(made, apart=apart)
 
 
 def by_name(function: Callable[..., Any], given: Examples) -> dict[str, Any]:
@@ -149,6 +162,7 @@ def longer_by(
 def _portion(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]) -> Portion:
     """Return all that torch.export makes of a function."""
     program = exported(function, examples)
+    as_views(program.graph)
     as_numbers(program.graph)
     return Portion(
         name_of(function),
@@ -193,6 +207,12 @@ class TracedFunction:
         return {name: known[name] for name in self.given}
 
     @property
+    def grouped(self) -> dict[str, dict[str, int]]:
+        """Return of how many neighbours an input has one element, by its name and their dim."""
+        inputs = dict(zip(self.traced.names, self.traced.graph.inputs, strict=True))
+        return {name: dict(inputs[name].grouped) for name in self.given if inputs[name].grouped}
+
+    @property
     def orders(self) -> dict[str, tuple[int, ...]]:
         """Return for the dims of each of the recipe's inputs their places in the function's."""
         inputs = dict(zip(self.traced.names, self.traced.graph.inputs, strict=True))
@@ -207,7 +227,9 @@ class TracedFunction:
         for name, tensor in zip(self.given, tensors, strict=True):
             places = range(tensor.dim())
             named[name] = tensor.permute(sorted(places, key=orders[name].__getitem__))
-            sizes |= dict(zip(flat(layouts[name]), named[name].shape, strict=True))
+            groups = self.grouped.get(name, {})
+            given = zip(flat(layouts[name]), named[name].shape, strict=True)
+            sizes |= {d: n * groups.get(d, 1) for d, n in given}
         shapes = dict(zip(self.traced.names, self.traced.shapes, strict=True))
         for name, tensor in named.items():
             own = shapes[name]
@@ -267,6 +289,7 @@ def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
         wide=tuple(f"result_{i}" if i else "output" for i in traced.wide),
         strided=traced.strided,
         indexed=traced.indexed,
+        grouped=function.grouped,
         shapes=(Shape("the example inputs", static),),
     )
     return declared(program)

@@ -7,8 +7,10 @@ from dataclasses import replace
 from itertools import pairwise, takewhile
 from math import prod
 
+from mirage_kernels.generator.frontend.dim_names import renamed
 from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
 from mirage_kernels.generator.ir import Dim, Graph, Node, TensorType
+from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
 from mirage_kernels.generator.recipe import LARGEST_STATIC
 
 
@@ -72,6 +74,53 @@ def with_one(lowered: Lowered, outer: str, inner: str) -> Lowered | None:
     return Lowered(graph, *layouts)
 
 
+def grouped(lowered: Lowered, kept: Collection[str]) -> Lowered:
+    """Return a graph in which dims of 8-bit weights are one though scales have the outer alone.
+
+    To the graph such a scale has an element for each of a weight; in memory it has one for a group
+    of neighbours. Dims that are `kept` stay as they are.
+    """
+    of_weights = (n.out.type for n in lowered.graph.inputs if n.out.type.dtype in EIGHT_BITS)
+    pairs = dict.fromkeys(pair for type_ in of_weights for pair in pairwise(type_.names))
+    for outer, inner in pairs:
+        one = None if {outer, inner} & {*kept} else _spread(lowered, outer, inner)
+        if one is not None and (one := with_one(one, outer, inner)) is not None:
+            plain = inner.rstrip("0123456789_")
+            name = plain if plain and plain not in sizes_of(one.graph) else inner
+            return grouped(renamed(one, {outer: name}), kept)
+    return lowered
+
+
+def _spread(lowered: Lowered, outer: str, inner: str) -> Lowered | None:
+    """Return a graph where inputs with the outer of two dims have both; None if there are none."""
+    graph, sizes = lowered.graph, sizes_of(lowered.graph)
+    few = [n for n in graph.inputs if outer in n.out.type.names and inner not in n.out.type.names]
+    repeated = {d for n in graph.inputs for d, _ in n.grouped if n not in few}
+    users = [u for n in few for u in graph.users(n.name)]
+    apart = any(not {outer, inner} <= {*u.out.type.names} for u in users)
+    summed = any(n.op == "sum" for n in graph.nodes)  # else weights are converted alone
+    if not few or apart or not summed or {outer, inner} & repeated:
+        return None
+    nodes = list[Node]()
+    own = dict(zip([n.name for n in graph.inputs], lowered.inputs, strict=True))
+    for node in graph.nodes:
+        if node in few:
+            row = _behind(node.out.type.names, outer, inner)
+            dims = tuple(Dim(d, sizes[d]) for d in row)
+            groups = dict(node.grouped)
+            groups[outer] = groups.get(outer, 1) * sizes[inner]
+            value = replace(node.out, type=replace(node.out.type, dims=dims))
+            node = replace(node, outs=(value,), grouped=tuple(groups.items()))
+            own[node.name] = tuple(_behind(x, outer, inner) for x in own[node.name])
+        nodes.append(node)
+    return Lowered(replace(graph, nodes=tuple(nodes)), tuple(own.values()), lowered.outputs)
+
+
+def _behind(dims: tuple[str, ...], outer: str, inner: str) -> tuple[str, ...]:
+    """Return dims with the inner behind the outer one, where they have that."""
+    return tuple(x for d in dims for x in ((d, inner) if d == outer else (d,)))
+
+
 def as_one(lowered: Lowered, dims: Sequence[str], gaps: Collection[str]) -> Lowered | None:
     """Return a graph where neighbouring dims are one; None where they cannot be (`merged`)."""
     one: Lowered | None = lowered
@@ -119,15 +168,16 @@ def _without(layout: Layout, inner: str) -> Layout:
 
 def _with_one(graph: Graph, outer: str, inner: str) -> Graph | None:
     """Return a graph where two dims are one; None where it tells them apart."""
-    pair, nodes, halves = {outer, inner}, list[Node](), dict[str, str]()
+    pair, nodes, halves = {outer, inner}, list[Node](), dict[str, Node]()
     for node in graph.nodes:
         if node.over in pair:
             if not node.args:  # positions, or an extent
                 return None
             if node.args[0] in halves:  # the second of two sums is both
-                node = replace(node, args=(halves[node.args[0]],), over=outer)
+                first = halves[node.args[0]]
+                node = replace(node, op=first.op, args=first.args, over=outer)
             elif _sums_on(graph, node, pair):
-                halves[node.name] = node.args[0]
+                halves[node.name] = node
                 continue
             else:
                 return None
@@ -142,7 +192,8 @@ def _sums_on(graph: Graph, node: Node, pair: Collection[str]) -> bool:
     """Say whether a sum along one of two dims is summed along the other, and nothing else."""
     users = graph.users(node.name)
     alone = len(users) == 1 and node.name not in graph.outputs
-    return alone and all(n.op == "sum" and n.over in pair for n in (node, *users))
+    sums = node.op in ("sum", "contract") and all(n.op == "sum" for n in users)
+    return alone and sums and all(n.over in pair for n in (node, *users))
 
 
 def _side_by_side(graph: Graph, node: Node, outer: str, inner: str) -> bool:

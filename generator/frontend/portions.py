@@ -18,6 +18,7 @@ from mirage_kernels.generator.frontend.merging import (
     as_one,
     behind,
     gaps_of,
+    grouped,
     lies_apart,
     merged,
     without_ones,
@@ -56,6 +57,7 @@ class Portion:
     wide: Collection[Any] = ()  # results that are stored in fp32
     one_dim: bool = False  # dynamic dims of one name are one dim, whether they meet or not
     by_rows: bool = False  # rows that dims number become one dynamic dim, where there are some
+    grouped: bool = True  # scales of groups of weights are read so, where that can be
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ def traced(portion: Portion, dynamic: Dynamic) -> Traced:
     gaps += [own.apart(x) for own, x in zip(rows, _layouts(lowered), strict=True) if own]
     apart = {*chain(*gaps)}
     lowered = merged(without_ones(lowered, {*named, *apart, *_whole(lowered)}), named, apart)
+    if portion.grouped and not (strided or apart):
+        lowered = grouped(lowered, named)
     called = (*names, *(f"{RESULT}{i}" for i in range(len(portion.results))))
     indexed = indexed_of(zip(called, rows, _layouts(lowered), strict=True))
     wide = tuple(i for i, node in enumerate(portion.results) if node in portion.wide)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.from_torch import TracedFunction
-from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.ir import DType, Graph, Node
 from mirage_kernels.generator.meaning.arrays import Array, array_reading, relative_error
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
@@ -47,10 +47,10 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
     if not inputs:
         return  # its sizes are too large here, and its trace was made by rule
     listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    made = _referred(source, inputs, listed)
+    made = _referred(source, spec, inputs, listed)
     if all(isinstance(x, torch.Tensor) and bool(x.isnan().all()) for x in made):
         inputs = [replace(x, parts=(np.abs(x.parts[0]),)) for x in inputs]  # as of a logarithm
-        made = _referred(source, inputs, listed)
+        made = _referred(source, spec, inputs, listed)
     if len(made) != len(source.results):
         raise RecipeError(
             f"{own} returns {len(made)} results, the recipe has {len(source.results)}",
@@ -84,10 +84,12 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
             )
 
 
-def _referred(source: Recipe, inputs: Sequence[Array], listed: str) -> Sequence[object]:
+def _referred(
+    source: Recipe, spec: Graph, inputs: Sequence[Array], listed: str
+) -> Sequence[object]:
     """Return what a recipe's reference makes of inputs; `listed` says their extents."""
     try:
-        return source.reference_results(*map(_tensor, inputs))
+        return source.reference_results(*map(_given, spec.inputs, inputs))
     except Exception as error:  # the recipe's own code may raise anything
         raise RecipeError(
             f"the reference of recipe {source.name} fails on float64 tensors with {listed}: "
@@ -96,11 +98,12 @@ def _referred(source: Recipe, inputs: Sequence[Array], listed: str) -> Sequence[
         ) from error
 
 
-def _tensor(array: Array) -> torch.Tensor | float:
+def _given(node: Node, array: Array) -> torch.Tensor | float:
     """Return an input as the reference takes it: float64, int32 or bool, or a number."""
     import torch
 
-    tensor = torch.from_numpy(np.array(array.parts[0]))
+    every = tuple(slice(None, None, dict(node.grouped).get(d, 1)) for d in node.out.type.names)
+    tensor = torch.from_numpy(np.array(array.parts[0][every]))
     mask = tensor.dtype is torch.bool
     whole = tensor.double() if array.real else tensor if mask else tensor.int()
     return whole if whole.dim() else whole.item()
@@ -116,8 +119,16 @@ def _examples(source: Recipe, spec: Graph, gate: Gate) -> tuple[Mapping[str, int
         return sizes, []
     rng = np.random.default_rng(0)
     drawn = (rng.standard_normal([sizes[d] for d in t.names]) for t in types)
-    pairs = zip(types, drawn, strict=True)
+    pairs = zip(types, map(_by_groups, spec.inputs, drawn), strict=True)
     return sizes, [
         Array(t.names, (np.asarray(x if t.dtype.is_real else x > 0),), t.dtype.is_real)
         for t, x in pairs
     ]
+
+
+def _by_groups(node: Node, drawn: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an input's numbers, alike for neighbours that have one element."""
+    for dim, count in node.grouped:
+        axis = node.out.type.names.index(dim)
+        drawn = drawn.take(np.arange(drawn.shape[axis]) // count * count, axis)
+    return drawn

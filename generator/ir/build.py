@@ -41,9 +41,17 @@ class Builder:
         self.types.update({v.name: v.type for v in node.outs})
         return node.name
 
-    def input(self, name: str, type_: TensorType, *, optional: bool = False) -> str:
+    def input(
+        self,
+        name: str,
+        type_: TensorType,
+        *,
+        optional: bool = False,
+        grouped: Mapping[str, int] | None = None,
+    ) -> str:
         """Append a kernel-level input."""
-        return self.add(Node("input", (), (Value(name, type_),), optional=optional))
+        node = Node("input", (), (Value(name, type_),), optional=optional)
+        return self.add(replace(node, grouped=tuple((grouped or {}).items())))
 
     def free_name(self, wanted: str) -> str:
         """Return `wanted`, or with the smallest suffix that makes it new."""

@@ -67,6 +67,14 @@ class TensorType:
         return f"{self.dtype.value}[{', '.join(map(str, self.dims))}]"
 
 
+def in_memory(dims: Iterable[Dim], grouped: Iterable[tuple[str, int]]) -> tuple[Dim, ...]:
+    """Return the dims in memory of a tensor with one element for so many neighbours along some."""
+    of = dict(grouped)
+    return tuple(
+        Dim(f"{d.name}_{of[d.name]}", d.size // of[d.name]) if d.name in of else d for d in dims
+    )
+
+
 @dataclass(frozen=True)
 class Value:
     """A named edge of a graph."""
@@ -157,7 +165,8 @@ class Node:
     `value` the number of a `const`. In a block graph `cuts` is the imap of an input or the omap of
     an output (per grid axis the dim it cuts, None = replicated) and `loop_cut` the fmap: of an
     output that is stored step by step, the dim along which its tiles lie. A kernel graph's
-    `optional` input may be left out: it counts as zeros then.
+    `optional` input may be left out: it counts as zeros then. Of a `grouped` one there is in memory
+    one element for so many neighbours along a dim, as of scales of groups of weights.
     """
 
     op: str
@@ -169,6 +178,7 @@ class Node:
     loop_cut: str | None = None
     body: Graph | None = None
     optional: bool = False
+    grouped: tuple[tuple[str, int], ...] = ()
 
     @property
     def out(self) -> Value:
@@ -180,6 +190,11 @@ class Node:
     def name(self) -> str:
         """Name of the first result."""
         return self.outs[0].name
+
+    @property
+    def memory(self) -> tuple[Dim, ...]:
+        """Dims of the only result in memory."""
+        return in_memory(self.out.type.dims, self.grouped)
 
 
 class Level(Enum):

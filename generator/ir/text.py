@@ -47,6 +47,7 @@ def _node_json(node: Node) -> Json:
         "loop_cut": (bool(node.loop_cut), node.loop_cut),
         "body": (node.body is not None, to_json(node.body) if node.body else None),
         "optional": (node.optional, True),
+        "grouped": (bool(node.grouped), dict(node.grouped)),
     }
     outs: dict[str, Json] = {v.name: str(v.type) for v in node.outs}
     written = {name: data for name, (is_written, data) in fields.items() if is_written}
@@ -117,6 +118,7 @@ def _node(data: Json) -> Node:
         loop_cut=convert(item.get("loop_cut"), str | None),
         body=_graph(item["body"]) if "body" in item else None,
         optional=bool(item.get("optional", False)),
+        grouped=tuple(convert(item.get("grouped", {}), dict[str, int]).items()),
     )
 
 
@@ -165,6 +167,7 @@ def expression(node: Node) -> str:
         items.append(number_text(node.value))
     if node.optional:
         items.append("optional")
+    items += [f"one for {n} along {dim}" for dim, n in node.grouped]
     return f"{node.op}({', '.join(items)})"
 
 

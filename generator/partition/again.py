@@ -47,13 +47,14 @@ def cut_again(
     dtype, arch = DType(document["dtype"]), str(document["arch"])
 
     def make(recipe: Recipe) -> Result:
-        request = Request(recipe, recipe.shapes[0], dtype, arch)
         record = kernels.get(recipe.name)
-        shape = {n: request.shape.dims[n] for n in recipe.static_dims}
-        known = (shape, recipe.indexed, recipe.row_parts)
-        if record is None or (record.shape, record.indexed, record.row_parts) != known:
-            raise SearchError(f"there is no kernel {recipe.name}", "generate the function anew")
-        return Result(request, record, NOTHING, {})
+        for own in filter(None, (recipe, recipe.apart)):
+            request = Request(own, own.shapes[0], dtype, arch)
+            shape = {n: request.shape.dims[n] for n in own.static_dims}
+            known = (shape, own.indexed, own.row_parts)
+            if record is not None and (record.shape, record.indexed, record.row_parts) == known:
+                return Result(request, record, NOTHING, {})
+        raise SearchError(f"there is no kernel {recipe.name}", "generate the function anew")
 
     return partitioned(function, dtype, arch, make)
 

@@ -83,16 +83,20 @@ def singly(extents: Mapping[str, int]) -> dict[str, int]:
 
 
 def kernel_extents(
-    layout: Sequence[tuple[str, ...]], shape: Sequence[Size], traced: Traced
+    layout: Sequence[tuple[str, ...]],
+    shape: Sequence[Size],
+    traced: Traced,
+    groups: Mapping[str, int] | None = None,
 ) -> Iterator[Size]:
     """Yield the extents of an input with the dims that its recipe gives it.
 
-    A dynamic dim may be one with dims behind it, or with parts of them.
+    A dynamic dim may be one with dims behind it, or with parts of them. There is one element for
+    `groups` of neighbours.
     """
     own, sizes = shape or [1] * len(layout), sizes_of(traced.graph)
     for i, (row, size) in enumerate(zip(layout, own, strict=True)):
         if isinstance(size, int) or not row:
-            yield from (sizes[dim] for dim in row)
+            yield from (sizes[dim] // (groups or {}).get(dim, 1) for dim in row)
             continue
         inner = behind(tuple(layout), i, traced.dynamic)
         several = [size, *(own[j] for j in inner)]

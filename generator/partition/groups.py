@@ -267,7 +267,7 @@ class Grouping:
     def _is_of_weights(self, group: Group) -> bool:
         """Say whether all that a group takes are inputs of static extents: it has no rows."""
         given = {a for n in group.nodes for a in n.all_input_nodes} - {*group.nodes}
-        taken = {base_of(self.trace, self.seen(a)) for a in given}
+        taken = {base_of(self.trace, n) for n in map(self.seen, given) if n not in group.nodes}
         static = (isinstance(s, int) for n in taken for s in self.trace.shape(n))
         return taken <= self.trace.inputs.keys() and all(static)
 

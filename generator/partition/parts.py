@@ -175,7 +175,8 @@ class Part:
         ones = (names[n] for n in self.inputs if self.is_one(n))
         broadcast = tuple(n for n in ones if n in made.inputs)
         counts = tuple(len(m.results) for m in self.members)
-        return replace(made, independent=counts, broadcast=broadcast)
+        apart = made.apart and replace(made.apart, independent=counts, broadcast=broadcast)
+        return replace(made, independent=counts, broadcast=broadcast, apart=apart)
 
     def stored(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
         """Return the extents of an input that lies side by side: one that a kernel stored.
@@ -288,7 +289,11 @@ class Part:
             "inputs": [
                 {
                     "value": n,
-                    "shape": [*kernel_extents(layout, self.shape(by_name[n]), traced)],
+                    "shape": [
+                        *kernel_extents(
+                            layout, self.shape(by_name[n]), traced, recipe.grouped.get(n)
+                        )
+                    ],
                     "one": self.is_one(by_name[n]),
                 }
                 | self._counted(recipe, by_name[n], layout)

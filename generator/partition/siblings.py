@@ -33,21 +33,32 @@ Step = dict[str, Any]
 def alike(nodes: Sequence[Node], inputs: Mapping[Node, str]) -> object:
     """Return what products share that may be siblings, None of nodes that are no such.
 
-    Beside a linear there may be what scales its weight, or its result, as one of 8 bits is.
+    Beside a linear there may be what scales its weight, or its result, as one of 8 bits is: with
+    a number for all, for each row, for each group of one, or for each block of some.
     """
     linears = [n for n in nodes if is_op(n, "linear")]
     if len(linears) != 1 or not all(is_op(n, "linear", "mul", *CASTS) for n in nodes):
         return None
     x, n = linears[0].args[0], int(linears[0].meta["val"].shape[-1])
     taken = [a for node in nodes for a in node.all_input_nodes if a not in (x, *nodes)]
-    weights = [_given(a) for a in taken]
+    weights = [w for w in map(_given, taken) if w not in nodes]
     shapes = [tuple(map(int, w.meta["val"].shape)) for w in weights]
     of_inputs = x not in (*weights, *nodes) and all(w in inputs for w in weights)
-    rows = [() if s in ((), (1,)) else s[:1] for s in shapes]  # one number is of all rows
-    if not (of_inputs and weights and n % ROWS == 0 and {*rows} <= {(), (n,)}):
+    if not (of_inputs and weights and n % ROWS == 0):
         return None
-    pairs = zip(rows, shapes, strict=True)
-    return x, tuple(map(operator_of, nodes)), tuple((len(r), s[len(r) :]) for r, s in pairs)
+    rows = [_rows_of_one(s, n) for s in shapes]
+    if any(count is None for count in rows):
+        return None
+    behind = (s[1:] if count else s for count, s in zip(rows, shapes, strict=True))
+    return x, tuple(map(operator_of, nodes)), tuple(zip(rows, behind, strict=True))
+
+
+def _rows_of_one(shape: tuple[int, ...], n: int) -> int | None:
+    """Return for how many rows of so many a tensor has one element, 0: all; None of others."""
+    if shape in ((), (1,)):
+        return 0
+    of_blocks = len(shape) > 1 and n % shape[0] == 0
+    return n // shape[0] if of_blocks or shape[0] == n else None
 
 
 def _given(node: Node) -> Node:
@@ -101,14 +112,22 @@ def recipe_of(part: Part, name: str, *, by_rows: bool) -> Recipe:
     dims, rows = dims_of(first.output), [r.shapes[0].dims for r in several]
     dim = dims[-1]
     shared = [{d: n for d, n in own.items() if d != dim} for own in rows]
-    declared = {(tuple(r.inputs.values()), r.output, r.strided, r.also == {}) for r in several}
+    declared = {
+        (tuple(r.inputs.values()), r.output, r.strided, r.also == {}, _groups(r)) for r in several
+    }
     if len(declared) > 1 or any(own != shared[0] for own in shared) or dim not in rows[0]:
         raise RecipeError(f"{name} multiplies one tensor by weights that differ by more than rows")
     if first.strided or first.also or first.indexed:
         raise RecipeError(f"{name} has results that lie apart in memory")
     parts = tuple(own[dim] for own in rows)
     shape = replace(first.shapes[0], dims={**rows[0], dim: sum(parts)})
-    return replace(first, shapes=(shape,), reference=_Siblings(several, dim), row_parts=parts)
+    made = replace(first, shapes=(shape,), reference=_Siblings(several, dim), row_parts=parts)
+    return replace(made, apart=None)
+
+
+def _groups(recipe: Recipe) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """Return of how many neighbours each input has one element."""
+    return tuple(tuple(recipe.grouped.get(n, {}).items()) for n in recipe.inputs)
 
 
 class _Siblings(TracedFunction):
@@ -121,6 +140,7 @@ class _Siblings(TracedFunction):
         each = [dims_of(text) for text in recipes[0].inputs.values()]
         self.recipes, self.dim = recipes, dim
         self.cut = [own.index(dim) if dim in own else None for own in each]
+        self.shared = [recipes[0].grouped.get(n, {}).get(dim, 1) for n in recipes[0].inputs]
 
     @property
     def parts(self) -> list[int]:
@@ -146,11 +166,10 @@ class _Siblings(TracedFunction):
         """Compute the results of whole tensors, side by side."""
         import torch
 
-        given = [
-            part
-            for x, at in zip(tensors, self.cut, strict=True)
-            for part in ((x,) if at is None else torch.split(x, self.parts, at))
-        ]
+        given = list[torch.Tensor]()
+        for x, at, rows in zip(tensors, self.cut, self.shared, strict=True):
+            lengths = [n // rows for n in self.parts]
+            given += [x] if at is None else torch.split(x, lengths, at)
         return torch.cat(self.by_parts(given), dim=-1)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, starmap
 from math import prod
 
 from mirage_kernels.generator.errors import PlanError
@@ -124,7 +124,7 @@ class _Lowering:
         made = TileProgram(
             recipe=self.recipe,
             roles=self.roles,
-            inputs=tuple(Operand(n.name, i, n.out.type, n.optional) for i, n in enumerate(tensors)),
+            inputs=tuple(starmap(Operand.of, enumerate(tensors))),
             scalars=tuple(n.name for n in self.graph.inputs if not n.out.type.dims),
             output=results[0],
             literals={n.name: n.over for n in self.body.of("size")}
@@ -297,7 +297,11 @@ class _Lowering:
         if node.op != "input" or (node.loop_cut is None and not node.out.type.dims):
             return
         tensor, layout = self.tensors[node.name], self.layout(node.name)
-        if layout is Layout.FACTORS:
+        if self.graph.producers[tensor].grouped:
+            if node.loop_cut is None or layout is not Layout.ROWS:
+                raise self.error(f"{node.name} has an element for several, which rows alone do")
+            self.add(Do.READ, node, (tensor,))
+        elif layout is Layout.FACTORS:
             fetch = Statement(Do.FETCH, node.name, (tensor,), node.out.type, layout)
             self.fetches.append(fetch)
         elif node.name in self.numbers or (node.loop_cut is None and layout in READABLE):

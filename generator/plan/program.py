@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Protocol, TypeVar
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Dim, DType, Graph, TensorType
+from mirage_kernels.generator.ir import Dim, DType, Graph, Node, TensorType
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
 
 
@@ -155,6 +155,18 @@ class Operand:
     optional: bool = False  # a call may leave it out: zeros
     stacked: bool = False  # a call gives stacks of it, and which slice each token has
     broadcast: bool = False  # a vector that the epilogue alone reads, by its stride: it may be 0
+    grouped: tuple[tuple[str, int], ...] = ()  # dims along which neighbours have one element
+
+    @staticmethod
+    def of(index: int, node: Node) -> Operand:
+        """Return the tensor that an input is."""
+        return Operand(node.name, index, node.out.type, node.optional, grouped=node.grouped)
+
+    @property
+    def in_memory(self) -> list[str]:
+        """The extents of its dims in memory, as a text: `K / 128` where 128 have one element."""
+        of = dict(self.grouped)
+        return [f"{d} / {of[d]}" if d in of else d for d in self.type.names]
 
 
 @dataclass(frozen=True)
@@ -193,6 +205,10 @@ class TileProgram:
         """Return the inputs that statements read."""
         names = {a for s in statements for a in s.args}
         return tuple(o for o in self.inputs if o.name in names)
+
+    def operand(self, read: Statement) -> Operand:
+        """Return the input that a statement reads."""
+        return next(o for o in self.inputs if o.name == read.args[0])
 
     @property
     def streamed(self) -> TileProgram:
@@ -236,6 +252,11 @@ class TileProgram:
     def loads(self) -> tuple[Statement, ...]:
         """The statements that fill a stage of the pipeline."""
         return tuple(s for s in self.loop if s.do is Do.LOAD)
+
+    @property
+    def group_reads(self) -> tuple[Statement, ...]:
+        """The reads of rows of which neighbours have one element."""
+        return tuple(s for s in self.loop if s.do is Do.READ and s.layout is Layout.ROWS)
 
     @property
     def byte_rows(self) -> tuple[Statement, ...]:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 
-from mirage_kernels.generator.plan.program import Layout, Roles, TileProgram
+from mirage_kernels.generator.plan.program import Layout, Roles, Statement, TileProgram
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 
@@ -138,6 +138,11 @@ class Block:
         """Bytes of one element of each of the streamed operands."""
         return sum(s.dtype.bytes for s in self.program.loads if s.layout is Layout.ROWS)
 
+    def group_bytes(self, read: Statement) -> int:
+        """Return the bytes of a row's elements of which several neighbours have one."""
+        of = dict(self.program.operand(read).grouped)
+        return self.depth // of[self.program.roles.depth] * read.dtype.bytes
+
     @cached_property
     def sums(self) -> Counter[Layout]:
         """Values that are added up in the loop, and meet after it."""
@@ -195,7 +200,12 @@ def row_tiles(lines: int) -> int:
     return -(-lines // ROW_TILE) * ROW_TILE
 
 
+def aligned(size: int) -> int:
+    """Return bytes with those up to what lies behind them."""
+    return -(-size // KEPT_ALIGNMENT) * KEPT_ALIGNMENT
+
+
 def kept_bytes(lines: int, inner: int) -> int:
     """Return what lines of the inner dim take (csrc/tile/mma/resident.cuh)."""
     pitch = (inner // ALIGNED_ELEMENTS | 1) * ALIGNED_ELEMENTS
-    return -(-lines * pitch * 2 // KEPT_ALIGNMENT) * KEPT_ALIGNMENT
+    return aligned(lines * pitch * 2)

@@ -98,10 +98,10 @@ class Kernel(KernelSource[TileProgram]):
         """Return the strides of the weights, whose rows lie side by side."""
         program = self.program
         operands = {o.name: o for o in program.inputs}
-        loads = [s for s in (*program.loads, *program.fetches) if s.layout in CONTIGUOUS]
-        weights = [operands[s.args[0]] for s in loads]
+        read = (*program.loads, *program.group_reads, *program.fetches)
+        weights = [operands[s.args[0]] for s in read if s.layout in CONTIGUOUS]
         places = [(o.index + i, o) for o in weights for i in range(program.tensors_of(o))]
-        return [f"{{{at}, Shape::{o.type.names[-1]}}}" for at, o in places]
+        return [f"{{{at}, Shape::{o.in_memory[-1]}}}" for at, o in places]
 
 
 def require(subject: Subject) -> None:

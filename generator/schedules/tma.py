@@ -9,7 +9,7 @@ from mirage_kernels.generator.emit import statements
 from mirage_kernels.generator.emit.statements import camel, declared, launch_function
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.arranged import Arranged
-from mirage_kernels.generator.plan.program import Layout, Operand, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules import producer_blocks
 from mirage_kernels.generator.schedules.loop import GROUP_WARPS, WarpgroupKnobs
 from mirage_kernels.generator.schedules.prologue import is_main
@@ -76,20 +76,15 @@ def tma_tiles(program: TileProgram) -> list[Statement]:
 
 def maps(program: TileProgram) -> list[tuple[Statement, int]]:
     """Return what the maps are of: TMA tiles, those of rows in parts once for each part."""
-    pairs = ((s, _operand(s, program)) for s in tma_tiles(program))
+    pairs = ((s, program.operand(s)) for s in tma_tiles(program))
     return [(s, i) for s, operand in pairs for i in range(program.tensors_of(operand))]
 
 
 def _map(s: Statement, program: TileProgram, plan: TmaPlan) -> str:
     """Return the map of a tile."""
     at = str(maps(program).index((s, 0)))
-    in_parts = program.in_parts(_operand(s, program))
+    in_parts = program.in_parts(program.operand(s))
     return f"given.{plan.maps}[{f'{at} + part.index' if in_parts else at}]"
-
-
-def _operand(s: Statement, program: TileProgram) -> Operand:
-    """Return the tensor that a tile is loaded from."""
-    return next(o for o in program.inputs if o.name == s.args[0])
 
 
 def row_tensors(program: TileProgram) -> list[str]:
@@ -255,7 +250,7 @@ def _tensor(s: Statement, program: TileProgram, tokens: str, part: int = 0) -> t
     Of rows in parts it is that of a part.
     """
     roles = program.roles
-    index = part + _operand(s, program).index
+    index = part + program.operand(s).index
     inner = roles.inner_of(s.type)
     rows = [*statements.part_dims(program), roles.rows][part]
     lines, stride = inner.name if inner else rows, roles.depth

@@ -319,7 +319,8 @@ def _declared(node: Node) -> str:
     """Return what is compared of an input, as it is shown: `optional bias [N=4096]`."""
     type_ = node.out.type
     kind = "" if type_.dtype.is_real else f" {type_.dtype.value}"
-    return f"{'optional ' * node.optional}{node.name}{kind} [{_text(type_.dims)}]"
+    groups = "".join(f" by {n} along {dim}" for dim, n in node.grouped)
+    return f"{'optional ' * node.optional}{node.name}{kind} [{_text(type_.dims)}]{groups}"
 
 
 def _text(sizes: Sizes | Sequence[Dim]) -> str:

@@ -22,6 +22,7 @@ from mirage_kernels.generator.ir import (
     Indexed,
     Phase,
     Value,
+    in_memory,
     index_tensors,
     of_results,
     parts_of,
@@ -115,7 +116,20 @@ class Launcher:
     def memory(self, value: Value) -> tuple[Dim, ...]:
         """Return the dims of a tensor in memory."""
         own = self.by_name.get(value.name)
-        return own.memory(value.type.dims) if own else value.type.dims
+        if own is not None:
+            return own.memory(value.type.dims)
+        return in_memory(value.type.dims, self.grouped.get(value.name, ()))
+
+    @cached_property
+    def grouped(self) -> dict[str, tuple[tuple[str, int], ...]]:
+        """Dims along which neighbours have one element, of tensors and of their parts, by name."""
+        found, (dim, lengths) = dict[str, tuple[tuple[str, int], ...]](), self.parted
+        for node in (n for n in self.graph.inputs if n.grouped):
+            found[node.name] = node.grouped
+            for i, part in enumerate(_in_parts(node.out, dim, lengths)):
+                groups = ((f"{d}_{i}" if d == dim else d, n) for d, n in node.grouped)
+                found[part.name] = tuple(groups)
+        return found
 
     @cached_property
     def tensors(self) -> list[Value]:

@@ -135,6 +135,7 @@ class _Lowering:
             extents=self.extents,
             iotas=frozenset(n.name for n in self.body.inputs if self.is_position(n.name)),
             optional=frozenset(n.name for n in self.body.inputs if self.made(n.name).optional),
+            grouped={n.name: dict(self.made(n.name).grouped) for n in self.body.inputs},
             stages=self.stages,
             threads=self.threads,
         )

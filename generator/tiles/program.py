@@ -122,6 +122,7 @@ class BlockProgram:
     extents: Mapping[str, Dim]  # of whole tensors
     iotas: frozenset[str] = frozenset()  # inputs that number a dim
     optional: frozenset[str] = frozenset()  # inputs that a call may leave out: zeros
+    grouped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # `ir.Node`, by input
     stages: int = 1
     threads: int = 128
     strided: bool = False  # tensors lie apart in memory, all strides are of the call

@@ -149,6 +149,8 @@ class Formulas:
                 terms.append(f"{rows[d]} * {tensor}_strides[{i}]")
                 continue
             index = self.index(value, d, wanted) if d in made.names else parts[d]
+            count = p.grouped.get(value, {}).get(d, 1)
+            index = f"{index} // {count}" if count > 1 else index
             terms.append(f"{index} * {tensor}_strides[{i}]")
         return " + ".join(terms)
 

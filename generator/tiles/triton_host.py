@@ -40,6 +40,13 @@ class Given:
     name: str
     dims: tuple[str, ...]
     optional: bool = False
+    grouped: tuple[tuple[str, int], ...] = ()  # dims along which neighbours have one element
+
+    @property
+    def extents(self) -> list[str]:
+        """Its extents in memory, as texts."""
+        of = dict(self.grouped)
+        return [f"{d} // {of[d]}" if d in of else d for d in self.dims]
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Host:
         self.first = next(n for n in real if not n.optional)
         self.indices = index_tensors([*indexed.values()])
         self.into = [o for o in graph.outputs if o in indexed]
-        self.tensors = [Given(n.name, self.memory(n.out), n.optional) for n in tensors]
+        self.tensors = [Given(n.name, self.memory(n.out), n.optional, n.grouped) for n in tensors]
         self.tensors += [Given(x.by, x.dims) for x in self.indices]
         self.tensors += [Given(o, self.memory(graph.values[o])) for o in self.into]
         dims = {d for v in graph.values.values() for d in v.type.names}
@@ -109,7 +116,7 @@ class Host:
         w, known = self.writer, set[str]()
         for n in sorted(self.tensors, key=lambda n: n.optional):
             names = n.dims
-            new = [d for d in dict.fromkeys(names) if d not in known]
+            new = [d for d in dict.fromkeys(names) if d not in {*known, *dict(n.grouped)}]
             if len(new) == len(names) > 0:
                 self.line(f"{', '.join(names)}{',' * (len(names) == 1)} = {n.name}.shape")
             else:
@@ -118,7 +125,7 @@ class Host:
         for node in (n for n in self.graph.inputs if n.optional):
             name = node.name
             self.line(f"{name} = {self.zeros(node)} if {name} is None else {name}")
-        rows = [f'("{n.name}", {n.name}, {tuple_of(n.dims)})' for n in self.tensors]
+        rows = [f'("{n.name}", {n.name}, {tuple_of(n.extents)})' for n in self.tensors]
         if not rows[1:]:
             return
         name, tensor, shape = (free(x, self.taken) for x in ("name", "tensor", "shape"))

@@ -29,7 +29,7 @@ from mirage_kernels.generator.schedules.choose import programs_of, shared_bytes,
 from mirage_kernels.generator.schedules.cluster_split_k import ClusterSplitK
 from mirage_kernels.generator.schedules.loop import BARRIER_BYTES, LoopKnobs, kept_bytes
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sliced_k import Area
+from mirage_kernels.generator.schedules.sliced_k.area import Area
 from mirage_kernels.generator.schedules.streaming import Kernel, stacked_kernel
 from mirage_kernels.generator.target import target
 

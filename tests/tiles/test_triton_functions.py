@@ -31,6 +31,17 @@ def scaled(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor, f: torch.Tensor) -
     return first + torch.nn.functional.linear(x, f.to(x.dtype))
 
 
+def in_groups(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """A product with weights of 8 bits, of which 32 neighbours have one scale."""
+    parts = q.to(x.dtype).unflatten(-1, (-1, 32)) * s[..., None]
+    return torch.nn.functional.linear(x, parts.flatten(-2))
+
+
+def groups() -> list[torch.Tensor]:
+    x, q, *_ = weights()
+    return [x, q, (0.5 ** (torch.arange(96) % 5 + 5.0)).half().view(32, 3)]  # products are exact
+
+
 def weights() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn((5, 96), generator=generator).half()
@@ -50,20 +61,26 @@ def examples() -> list[torch.Tensor]:
 def main(path: str, name: str) -> None:
     """Run the program, and compare it with PyTorch."""
     module = loaded(path)
-    given = weights() if name == "scaled" else examples()
+    given = {"scaled": weights, "in_groups": groups}.get(name, examples)()
     doubles = [x.double() if x.is_floating_point() else x for x in given]
     wanted = globals()[name](*doubles)
-    assert wanted.isnan().any() or name == "scaled"
-    flat = given if name == "scaled" else [x.flatten() for x in given]
+    assert wanted.isnan().any() or name != "functions"
+    flat = [x.flatten() for x in given] if name == "functions" else given
     found = getattr(module, name)(*flat).reshape(wanted.shape).double()
     torch.testing.assert_close(found, wanted, atol=2e-3, rtol=2e-3, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["functions", "scaled"])
+NAMES = {"functions": "xy", "scaled": "xqsf", "in_groups": "xqs"}
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_functions_are_those_of_pytorch(name: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    names, given = ("xqsf", weights()) if name == "scaled" else ("xy", examples())
-    recipe = from_torch(globals()[name], dict(zip(names, given, strict=True)))
+    given = {"scaled": weights, "in_groups": groups}.get(name, examples)()
+    dynamic = {"x": {0: "M"}} if name == "in_groups" else {}  # only rows of any number are fast
+    examples_of = dict(zip(NAMES[name], given, strict=True))
+    recipe = from_torch(globals()[name], examples_of, dynamic=dynamic)
+    assert bool(recipe.grouped) == (name == "in_groups")
     request = Request(recipe, recipe.shapes[0], DType.FP16, "sm_90a")
     files = generate(request, jobs=1, progress=lambda event: None).files
     (text,) = (text for name, text in files.items() if name.endswith("triton.py"))

@@ -21,6 +21,12 @@ namespace mirage::tile {
 
 constexpr int kClusterBlocks = 2;  // of a cluster
 
+// Bytes of the groups of rows (row_groups.cuh) that a block keeps.
+template <class Plan, class = void>
+constexpr int kGroupBytes = 0;
+template <class Plan>
+constexpr int kGroupBytes<Plan, std::void_t<decltype(Plan::kGroupBytes)>> = Plan::kGroupBytes;
+
 // `Plan` has the constants of a block: Element, kRows, kTokens, kStages, kDepth (of both blocks),
 // kRowTensors (weights that the loop reads), kVectors ([K] inputs), kTransforms (whether the loop
 // computes with tokens), kRewrites (whether that replaces them), kProducts and kTokenSums (reduced
@@ -72,7 +78,8 @@ struct ClusterSplitKBlock {
   static constexpr int kSumsBytes = Sums::kIncomingBytes + Sums::kLocalBytes;
   static constexpr int kSumsAt = kVectorsAt + Plan::kVectors * kVectorBytes;
   static constexpr int kTokenSumsAt = kSumsAt + Plan::kProducts * kSumsBytes;
-  static constexpr int kBarriersAt = kTokenSumsAt + Plan::kTokenSums * kClusterBlocks * kHalfBytes;
+  static constexpr int kGroupsAt = kTokenSumsAt + Plan::kTokenSums * kClusterBlocks * kHalfBytes;
+  static constexpr int kBarriersAt = kGroupsAt + kGroupBytes<Plan>;
   static constexpr int kIncomingBytes =
       Plan::kProducts * Sums::kSentBytes + Plan::kTokenSums * kHalfBytes;
   static constexpr int kBarrierCount = 3 * kStages + 2;

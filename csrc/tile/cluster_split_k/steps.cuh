@@ -103,11 +103,14 @@ __device__ void transform_tokens(Block block, bool reads_vectors, Body body) {
 }
 
 // The same by multiplying warpgroups, which take turns or share rows. With two sets of registers
-// one step's operands are loaded and transformed while the other step's products run.
-template <class Block, class Body>
-__device__ void multiply(Block block, bool reads_vectors, Body body) {
+// one step's operands are loaded and transformed while the other step's products run. `before` is
+// work that begins when the previous kernel has ended.
+template <class Block, class Before, class Body>
+__device__ void multiply(Block block, bool reads_vectors, Before before, Body body) {
   constexpr int kTurns = Block::kTurns, kSets = Block::kSets;
   wait_for_cluster_start(block);
+  before.ask();
+  before.compute();
   if (reads_vectors) wait(block.vectors_full(), 0);
   const int first = kTurns > 1 ? block.product_group() % kTurns : 0;
   typename Block::Place place{first}, multiplied{first};
@@ -133,6 +136,15 @@ __device__ void multiply(Block block, bool reads_vectors, Body body) {
   if (kSets == 1) return;
   end_products();
   release_multiplied();
+}
+
+template <class Block, class Body>
+__device__ void multiply(Block block, bool reads_vectors, Body body) {
+  struct Nothing {
+    __device__ void ask() const {}
+    __device__ void compute() const {}
+  };
+  multiply(block, reads_vectors, Nothing{}, body);
 }
 
 }  // namespace mirage::tile

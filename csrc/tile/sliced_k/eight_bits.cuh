@@ -4,6 +4,7 @@
 
 #include "tile/math/eight_bits.cuh"
 #include "tile/math/elementwise.cuh"
+#include "tile/row_groups.cuh"
 #include "tile/sliced_k/pipeline.cuh"
 
 namespace mirage::tile {
@@ -34,6 +35,20 @@ __device__ Fragment<Dims::kRowsDepth, T, kLines, 2 * kChunks> converted(
     made.at[i][c].pairs[p] = from_floats<T>(pair_of<Byte>(word, p % 2));
   });
   return made;
+}
+
+// What groups have for a step of such rows at k. A lane's elements of a chunk are of one group.
+template <int kStepDepth, class Groups>
+__device__ RowFrag<typename Groups::Element, Groups::kRows, kStepDepth> step_groups(
+    const Groups& groups, int k) {
+  constexpr int kBytesDepth = 2 * kChunkDepth, kLaneBytes = 2 * kLaneDepth;
+  static_assert(Groups::kGroup % kLaneBytes == 0);
+  constexpr bool kEven = Groups::kDepth % kStepDepth == 0;
+  constexpr bool kOne = Groups::kGroup % kStepDepth == 0;
+  return filled<RowFrag<typename Groups::Element, Groups::kRows, kStepDepth>>([&](int i, int c) {
+    const int own = kOne ? 0 : c / 2 * kBytesDepth + lane_quarter() * kLaneBytes;
+    return group_vector<kEven>(groups, i * kLineTile + lane_line(), k + own);
+  });
 }
 
 }  // namespace mirage::tile

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
+from mirage_kernels.generator.emit import groups
 from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.statements import (
     IN_LOOP,
     OTHER_TYPES,
+    camel,
     declared,
     early_reads,
     included,
@@ -37,6 +39,9 @@ SUMS = {
 READ_EARLY = {Layout.ACCUM: "tile::load_owned", Layout.ROW_SUMS: "tile::load_owned_rows"}
 
 
+_THREADS = "Block::kProductWarps * tile::kWarpLanes"  # that multiply
+
+
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     """Return the form of a kernel whose clusters split the depth."""
     converted = (f"{ROOM}/eight_bits.cuh",) if program.byte_rows else ()
@@ -49,6 +54,7 @@ def _write(writer: Writer, program: TileProgram, made: Split) -> None:
     products, token_sums = (len(tma.reductions(program, layout)) for layout in SUMS)
     counts = f"kRowTensors = {len(tma.row_tensors(program))}, kVectors = {len(vectors(program))}"
     kinds = ["ClusterSplitKPlan<Config>", *{OTHER_TYPES[s.dtype] for s in program.byte_rows}]
+    kept = _groups(program)
     flags = f"kTransforms = {WORDS[bool(made.prepared)]}, kRewrites = {WORDS[bool(made.rewritten)]}"
     writer.write(
         "// Many tokens: the two blocks of a cluster share rows and split the depth.",
@@ -58,6 +64,8 @@ def _write(writer: Writer, program: TileProgram, made: Split) -> None:
         f"  static constexpr int kDepth = Config::{program.roles.depth}, {counts};",
         f"  static constexpr bool {flags};",
         f"  static constexpr int kProducts = {products}, kTokenSums = {token_sums};",
+        *(f"  using {camel(s.out)} = {type_};" for s, type_ in kept.items()),
+        *([f"  static constexpr int kGroupBytes = {_bytes(kept)};"] if kept else []),
         "};",
         "template <class Config>",
         f"using ClusterSplitKBlock = tile::ClusterSplitKBlock<{', '.join(kinds)}>;",
@@ -85,11 +93,14 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
     tma.write_operands(writer, program, PLAN)
     writer.table(rows_of((f"{SUMS[s.layout]} {s.out};", s) for s in program.accumulators))
     writer.line()
+    _place_groups(writer, program)
     tma.write_copies(writer, program, PLAN)
     if made.prepared:
         with writer.block("if (block.transforms()) {", ""):
             _role(writer, program, made, "transform_tokens")
     with writer.block("} else {") if made.prepared else nullcontext():
+        if program.group_reads:
+            groups.write_work(writer, program.group_reads, f"tile::sync_threads<3, {_THREADS}>();")
         _role(writer, program, made, "multiply")
     writer.line()
     products = tma.reductions(program, Layout.ACCUM)
@@ -113,17 +124,45 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
     writer.line(f"tile::for_each_owned(block, out_tile, {program.output.name}, finish);")
 
 
+def _groups(program: TileProgram) -> dict[Statement, str]:
+    """Return the types of elements that groups of rows have, of a block's part of the depth."""
+    part = "kDepth / tile::kClusterBlocks"
+    return {s: groups.type_text(s, program, part, "Element") for s in program.group_reads}
+
+
+def _bytes(reads: Iterable[Statement]) -> str:
+    """Return what several of them take."""
+    return " + ".join(f"{camel(s.out)}::kBytes" for s in reads)
+
+
+def _place_groups(writer: Writer, program: TileProgram) -> None:
+    """Write where they lie in shared memory, and what brings them there."""
+    reads = program.group_reads
+    if not reads:
+        return
+    for i, s in enumerate(reads):
+        at = " + ".join(filter(None, ("Block::kGroupsAt", _bytes(reads[:i]))))
+        name, place = camel(s.out), f"{s.out}_groups{{shared + {at}}};"
+        writer.line(f"using {name} = typename ClusterSplitKPlan<Config>::{name};")
+        writer.line(f"const {name} {place}")
+        writer.line(groups.copy_line(s, program, _THREADS, f" + block.rank * {name}::kGroups"))
+    writer.line()
+
+
 def _role(writer: Writer, program: TileProgram, made: Split, role: str) -> None:
     """Write what warps of one role do with a step."""
     statements = made.multiplied if role == "multiply" else made.prepared
     read = _read(program, statements, role)
     elsewhere = made.rewritten not in {s.out for s in statements}
     reads_vectors = any(s.out in read for s in vectors(program))
-    head = f"tile::{role}(block, {WORDS[reads_vectors]}, [&](const auto& step) {{"
+    before = "early, " if program.group_reads and role == "multiply" else ""
+    head = f"tile::{role}(block, {WORDS[reads_vectors]}, {before}[&](const auto& step) {{"
     with writer.block(head, "});"):
         loaded = [s for s in program.loads if s.out in read]
         rows = rows_of((f"const auto {s.out} = {read[s.out]};", s) for s in loaded)
-        for s in statements:
+        for s in (s for s in statements if s in program.group_reads):
+            rows += rows_of([(f"const auto {s.out} = tile::step_groups(step, {s.out}_groups);", s)])
+        for s in (s for s in statements if s not in program.group_reads):
             args = ["step.token_tma()" if elsewhere and a == made.rewritten else a for a in s.args]
             rows += rows_of([(IN_LOOP[s.do](s, args), s)])
             rows += [(f"step.rewrite({s.out});", "")] * (s.out == made.rewritten)
@@ -144,7 +183,8 @@ def _read(program: TileProgram, statements: Sequence[Statement], role: str) -> d
         elif s.layout is Layout.TOKENS and s.out in products:
             found[s.out] = "step.token_tma()"
         elif s in program.byte_rows and role == "multiply":
-            found[s.out] = f"tile::converted_rows(step, {rows.index(s.out)})"
+            kind = groups.converted_type(s, program)
+            found[s.out] = f"tile::converted_rows<{kind}>(step, {rows.index(s.out)})"
         elif s.layout is Layout.ROWS and role == "multiply":
             tile = "row_tma" if s.out in products and s.out not in mapped else "rows"
             found[s.out] = f"step.{tile}({rows.index(s.out)})"

@@ -38,6 +38,8 @@ from mirage_kernels.generator.tuning.catalog import Key, Tuned, tuned_program
 def require(subject: Subject) -> None:
     """Raise PlanError for a muGraph that no block has room for."""
     graph, on = with_products(subject.graph), subject.on
+    for node in (n for n in graph.inputs if n.grouped):
+        raise PlanError(f"{subject.recipe}: {node.name} has an element for several neighbours")
     for sizes in planned_sizes(graph).values():
         try:
             best_knobs(graph, sizes, on, starts=1)

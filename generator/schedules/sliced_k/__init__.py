@@ -35,6 +35,7 @@ from mirage_kernels.generator.schedules import loop
 from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, WAVE_US, Streaming
 from mirage_kernels.generator.schedules.producer_blocks import TAG_BYTES, producer_tiles
 from mirage_kernels.generator.schedules.schedule import Model, Ranked
+from mirage_kernels.generator.schedules.sliced_k.area import Area
 from mirage_kernels.generator.target import Target
 
 CHUNK_DEPTH = 32  # contracted elements that a warp takes of a row at once: 4 lanes x 16 bytes
@@ -46,8 +47,9 @@ MAPPED_BF16_REGISTERS = 24  # more than fp16: 13 to 38 by ptxas, for six archite
 # against 14 at 64 (K = N = 4096), where PyTorch takes 20.
 BUCKETS_WITH_STATISTICS = (8, 16, 32)
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights, per multiprocessor: more was slightly worse
-# With 96 KB of 8-bit weights 4096 -> 4096 took 6.6 to 7.4 us, with 64 KB 5.8 to 6.6 (8 tokens).
-MOST_EIGHT_BIT_BYTES = 64 * 1024
+# The same of 8-bit weights and tokens beside them. 4096 -> 4096: 6.9 us with 128 KB, 6.4 with 64
+# (16 tokens), 4096 -> 6144 9.0 and 7.8 (8 tokens).
+MOST_EIGHT_BIT_BYTES = 96 * 1024
 MOST_BYTES_BESIDE_PRODUCERS = 32 * 1024
 WARPS, CHUNKS, STAGES = (4, 8), (1, 2), (2, 3, 4, 5, 6)
 CHUNKS_OF_BYTES = (4,)  # so that of rows of 8 bits, too, a step takes 128 bytes
@@ -103,30 +105,6 @@ class SlicedK(loop.LoopKnobs):
 
 
 @dataclass(frozen=True)
-class Area:
-    """A value in shared memory: partial sums of all warps, side by side, or one that is kept."""
-
-    name: str
-    layout: Layout
-    inner: int = 0  # extent of the inner dim; 0: it has none
-    since: int = -1  # barriers after the loop before it is written; -1: there from the start
-    partial: bool = False  # a sum of every warp
-
-    def bytes(self, knobs: SlicedK) -> int:
-        """Return its size (csrc/tile/epilogue.cuh, csrc/tile/mma/resident.cuh)."""
-        if self.layout is Layout.FACTORS or (self.inner and not self.partial):
-            lines = knobs.rows if self.layout is Layout.FACTORS else knobs.tokens
-            return loop.kept_bytes(lines, self.inner)
-        elements = {
-            Layout.ACCUM: knobs.tokens * (knobs.rows + 4),
-            Layout.TOKEN_SUMS: knobs.tokens,
-            Layout.ROW_SUMS: knobs.rows,
-            Layout.INNER_ACCUM: knobs.tokens * (loop.row_tiles(self.inner) + 4),
-        }
-        return elements[self.layout] * 4 * (knobs.warps if self.partial else 1)
-
-
-@dataclass(frozen=True)
 class Footprint(loop.Block):
     """What the blocks of a tile program keep per step and in all, by their knobs."""
 
@@ -161,6 +139,7 @@ class Footprint(loop.Block):
         else:
             late += program.products
         areas = [Area(s.out, s.layout, self._inner(s)) for s in early]
+        areas += [Area(s.out, s.layout, self.group_bytes(s)) for s in program.group_reads]
         since = 0
         for s in program.reductions:
             since += s.barrier
@@ -199,6 +178,7 @@ class Footprint(loop.Block):
         tokens, step = knobs.tokens // LINE_TILE, self.vectors(knobs)
         if self.program.byte_rows:
             step -= (knobs.chunks - 1) * self.loads[Layout.TOKENS] * tokens
+        mapped += knobs.rows // LINE_TILE * len(self.program.group_reads)
         return tiles * tokens * 4 + step * 4 + mapped
 
     def shared_bytes(self, knobs: SlicedK) -> int:
@@ -262,6 +242,8 @@ def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
     if not program.loop:
         return ("it has no loop",)
     beside = program.also or program.producers or program.received
+    if program.group_reads and program.lines:
+        return ("groups of rows are not planned beside sums of whole tokens",)
     reason = loop.bytes_reason(program) if beside else ()
     return (*loop.columns_reason(program), *reason)
 
@@ -314,6 +296,8 @@ def _with_stages(block: Footprint, knobs: SlicedK, limit: int) -> SlicedK:
     most = MOST_EIGHT_BIT_BYTES if block.program.byte_rows else MOST_BYTES_IN_FLIGHT
     most = MOST_BYTES_BESIDE_PRODUCERS if block.program.received else most
     step_bytes = knobs.step_depth * knobs.rows * block.weight_bytes
+    if block.program.byte_rows:
+        step_bytes += knobs.step_depth * knobs.tokens * block.loads[Layout.TOKENS] * 2
     for stages in range(3, passes + 2):
         deeper = replace(knobs, stages=stages)
         if block.shared_bytes(deeper) > limit or step_bytes * (stages - 1) > most:

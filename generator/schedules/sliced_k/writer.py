@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit import statements
+from mirage_kernels.generator.emit import groups, statements
 from mirage_kernels.generator.emit.cuda import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
@@ -81,7 +81,7 @@ def write_step(writer: Writer, program: TileProgram) -> None:
 
 def write_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:
     """Write the map of shared memory without numbers: the same for all variants."""
-    early = (*program.fetches, *program.statistics)
+    early = (*program.fetches, *program.statistics, *program.group_reads)
     late = (*program.reductions, *program.kept, *program.products)
     if program.received:
         early = (*program.fetches, *program.received, *program.products)
@@ -100,9 +100,14 @@ def write_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK])
         for s in (*program.fetches, *program.kept, *program.received, *program.products):
             types[s.out] = statements.kept_type(s, program)
         types |= {s.out: "TokenTable<Config::kTokens>" for s in program.statistics}
+        for s in program.group_reads:
+            types[s.out] = groups.type_text(s, program, program.roles.depth)
         writer.write(
             "using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;",
-            *(f"using {statements.camel(name)} = tile::{type_};" for name, type_ in types.items()),
+            *(
+                f"using {statements.camel(name)} = tile::{type_.removeprefix('tile::')};"
+                for name, type_ in types.items()
+            ),
         )
         below = _below(program, variants)
         rows = [
@@ -188,6 +193,9 @@ def _before_loop(writer: Writer, program: TileProgram) -> None:
     )
     writer.table(statements.rows_of(sums))
     writer.line()
+    for s in program.group_reads:
+        place = statements.shared_at(s)
+        writer.line(f"const typename Shared::{statements.camel(s.out)} {s.out}_groups{{{place}}};")
     if program.fetches and not program.received:
         writer.write(*statements.fetches(program, "kThreads"), "")
 
@@ -229,18 +237,21 @@ def _loop(writer: Writer, program: TileProgram) -> None:
                         where = f"buffer, &Step::{s.out}, {s.args[0]}_edge, k"
                         writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
         run = "tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, "
-        before = "statistics, " if program.lines else "early, " if _early(program) else ""
+        early = _early(program) or program.group_reads
+        before = "statistics, " if program.lines else "early, " if early else ""
         run += f"copy_weights, copy_tokens, {before}compute);"
     if program.lines:
         statistics(writer, program)
-    given = "const Step& step, int k" if program.also else "const Step& step"
+    given = "const Step& step" + ", int k" * bool(program.also or program.group_reads)
     with writer.block(f"const auto compute = [&]({given}) {{", "};"):
         loaded = {s.out for s in program.loads if s not in program.byte_rows}
-        rows = [
-            (f"const auto {s.out} = tile::converted<T>(step.{s.out});", s)
-            for s in program.byte_rows
+        rows = [(f"const auto {s.out} = {_converted(s, program)};", s) for s in program.byte_rows]
+        rows += [
+            (f"const auto {s.out} = tile::step_groups<kDepth>({s.out}_groups, k);", s)
+            for s in program.group_reads
         ]
-        for s in (s for s in program.loop if s.do is not Do.LOAD):
+        said = {*program.loads, *program.group_reads}
+        for s in (s for s in program.loop if s not in said):
             args = [f"step.{a}" if a in loaded else a for a in s.args]
             if s.do is Do.STORE:  # what all blocks of these tokens compute, by one of them
                 extent = f"{{first_token, {program.roles.tokens}, {program.roles.depth}}}"
@@ -255,6 +266,11 @@ def _loop(writer: Writer, program: TileProgram) -> None:
     if program.reductions[0].barrier:
         writer.line(statements.barrier(program))
     writer.line()
+
+
+def _converted(s: Statement, program: TileProgram) -> str:
+    """Return the call that converts a step's rows of 8 bits."""
+    return f"tile::converted<{groups.converted_type(s, program)}>(step.{s.out})"
 
 
 def _after_loop(writer: Writer, program: TileProgram) -> None:
@@ -299,14 +315,20 @@ def _early(program: TileProgram) -> list[Statement]:
 
 def _read_early(writer: Writer, program: TileProgram) -> None:
     """Write what asks for that while the first copies are under way."""
-    early = _early(program)
-    if not early:
+    early, reads = _early(program), program.group_reads
+    if not (early or reads):
         return
-    writer.line(statements.output_tile(program))
+    if early:
+        writer.line(statements.output_tile(program))
     for s in early:
         read = f"{READ_EARLY[s.layout]}(out_tile, {statements.tensor_of(s, program)})"
         writer.line(f"auto {s.out}_early = {read};")
+    for s in reads:
+        writer.line(groups.copy_line(s, program, "kThreads"))
     asked = [f"{s.out}_early.ask();" for s in early]
+    if reads:
+        groups.write_work(writer, reads, "__syncthreads();", asked)
+        return
     head, end = "const auto early = tile::behind_copies([&] {", "});"
     if len(asked) == 1:  # as clang-format has it
         writer.line(f"{head} {asked[0]} {end}")
