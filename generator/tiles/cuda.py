@@ -46,7 +46,7 @@ from mirage_kernels.generator.tiles.stores import (
     write_rows,
     write_stores,
 )
-from mirage_kernels.generator.tiles.vectors import is_shifted
+from mirage_kernels.generator.tiles.vectors import has_uneven_rows
 
 
 class KernelWriter:
@@ -77,20 +77,27 @@ class KernelWriter:
 
     def ended(self) -> list[tuple[str, str]]:
         """Return the tensors whose ends a kernel knows: its field, the kernel graph's name."""
-        found = [n.name for n in self.inputs if is_shifted(self.program, n.name)]
-        return [(self.formulas.tensor(name), self.program.tensors[name]) for name in found]
+        if not any(has_uneven_rows(self.program.whole(n.name)) for n in self.inputs):
+            return []
+        if not self.writer.lines:
+            self.part_text()
+        pairs = ((self.formulas.tensor(n.name), self.program.tensors[n.name]) for n in self.inputs)
+        return [(field, name) for field, name in pairs if self._is_ended(field)]
+
+    def _is_ended(self, field: str) -> bool:
+        """Say whether the kernel as written reads up to a tensor's end."""
+        return any(f"args.{field}_end" in line for line in self.writer.lines)
 
     def text(self) -> list[str]:
         """Return the lines of the arguments, the kernel and its launch."""
         w = self.writer
-        self._arguments()
         w.line("template <bool kAligned>")
         w.line(f"__global__ void __launch_bounds__({bounds([self.program])})")
         with w.block(f"{self.symbol}(const __grid_constant__ {self.args_type} args) {{"):
             self._body("blockIdx.x")
         w.line()
         self._launch()
-        return w.lines
+        return [*self._arguments(), *w.lines]
 
     def part_text(self) -> list[str]:
         """Return the lines of the arguments, and of functions for a kernel that runs others too.
@@ -98,7 +105,6 @@ class KernelWriter:
         One runs a block by its number, the other counts blocks.
         """
         w = self.writer
-        self._arguments()
         w.line("template <bool kAligned>")
         head = f"{self.symbol}(const {self.args_type}& args, int first)"
         with w.block(f"__device__ __forceinline__ void {head} {{"):
@@ -106,17 +112,18 @@ class KernelWriter:
         w.line()
         with w.block(f"inline int64_t blocks_{self.symbol}(const {self.args_type}& args) {{"):
             w.line(f"return {self._grid()};")
-        return w.lines
+        return [*self._arguments(), *w.lines]
 
-    def _arguments(self) -> None:
-        w = self.writer
+    def _arguments(self) -> list[str]:
+        """Return the lines of the arguments of the kernel as written."""
+        w = Writer()
         with w.block(f"struct {self.args_type} {{", "};"):
             for n in (*self.inputs, *self.program.body.of("output")):
                 const = "const " if n.op == "input" else ""
                 name = self.formulas.tensor(n.name)
                 w.line(f"{const}{CTYPES[n.out.type.dtype]}* {name};")
                 w.line(f"int64_t {name}_strides[{max(1, len(self.program.memory(n.name)))}];")
-                if n.op == "input" and is_shifted(self.program, n.name):
+                if n.op == "input" and self._is_ended(name):
                     w.line(f"const void* {name}_end;")
             for x in self.indices.values():
                 w.write(*index_arguments(x))
@@ -125,6 +132,7 @@ class KernelWriter:
             for dim in (*self.dynamic, *(f"{a.name}_tile" for a in self.program.splits)):
                 w.line(f"int {dim};")
         w.line()
+        return w.lines
 
     def _body(self, block: str) -> None:
         """Write what the block of a number does."""
