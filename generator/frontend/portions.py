@@ -113,6 +113,8 @@ def traced(portion: Portion, dynamic: Dynamic) -> Traced:
     new, named = names_of(lowered, names, dynamic)
     lowered = renamed(lowered, new)
     gaps = [{new.get(dim, dim) for dim in own} for own in gaps]
+    if portion.grouped and not (strided or portion.indexed):
+        lowered = grouped(lowered, {*named, *chain(*gaps)})
     if portion.by_rows and not (portion.indexed or portion.wide or DType.BOOL in dtypes):
         lowered, named = with_rows(lowered, {*chain(*gaps)}, named)
     shapes = tuple(
@@ -128,8 +130,6 @@ def traced(portion: Portion, dynamic: Dynamic) -> Traced:
     gaps += [own.apart(x) for own, x in zip(rows, _layouts(lowered), strict=True) if own]
     apart = {*chain(*gaps)}
     lowered = merged(without_ones(lowered, {*named, *apart, *_whole(lowered)}), named, apart)
-    if portion.grouped and not (strided or apart):
-        lowered = grouped(lowered, named)
     called = (*names, *(f"{RESULT}{i}" for i in range(len(portion.results))))
     indexed = indexed_of(zip(called, rows, _layouts(lowered), strict=True))
     wide = tuple(i for i, node in enumerate(portion.results) if node in portion.wide)

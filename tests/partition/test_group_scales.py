@@ -19,7 +19,7 @@ from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import DType, from_json, to_json, to_text
 from mirage_kernels.generator.partition.again import cut_again
-from mirage_kernels.generator.partition.program import Program
+from mirage_kernels.generator.partition.program import Program, partitioned
 from mirage_kernels.generator.partition.trace import Function
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.plan.lower import lowered
@@ -153,6 +153,16 @@ def test_siblings_are_one_launch_with_scales_of_their_own() -> None:
     (kernel,) = (s for s in program(three).document["ways"][0]["steps"] if "kernel" in s)
     shapes = [i["shape"] for i in kernel["inputs"] if i["value"] in ("blocks", "taller")]
     assert shapes == [[N // GROUP, K // GROUP], [2 * N // GROUP, K // GROUP]]
+
+
+@pytest.mark.parametrize("dims", [(), ("B", "T")])
+def test_rows_may_be_of_a_static_number_or_of_several_dims(dims: tuple[str, ...]) -> None:
+    given = {**given_of(of_blocks), "x": drawn(*((2, 4) if dims else (8,)), K)}
+    function = Function(of_blocks, given, {"x": dict(enumerate(dims))} if dims else {}, "f")
+    made = partitioned(function, DType.BF16, "sm_90a", really_made)
+    assert len(ways(made)[0]) == 1
+    assert "general" not in {v.schedule for v in made.results[0].record.variants}
+    require_same(made, of_blocks, **given)
 
 
 def test_weights_that_no_product_takes_are_converted_by_a_general_kernel() -> None:
