@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mirage_kernels import registration as registration  # registers the op
-from mirage_kernels.argument_checks import compiled, nhd, refuse_grad
+from mirage_kernels.argument_checks import compiled, nhd, refuse_grad, watches_grad
 from mirage_kernels.assumptions import assumed
 
 _OPS = torch.ops.mirage_kernels
@@ -60,7 +60,7 @@ def qk_norm_rope_append(
     Source: Su et al., "RoFormer", 2021; the order of norm, rotation and write is Qwen3's.
     """
     op = "qk_norm_rope_append"
-    if torch.is_grad_enabled():
+    if watches_grad():
         refuse_grad(op, qkv=qkv, cos_sin_cache=cos_sin_cache, k_cache=k_cache, v_cache=v_cache)
         refuse_grad(op, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
     weights = (q_weight, k_weight, q_bias, k_bias)
@@ -94,7 +94,7 @@ def rope_append(
     The op is `qk_norm_rope_append` without its norms: what Llama, Mistral and Qwen2 do.
     """
     op = "qk_norm_rope_append"
-    if torch.is_grad_enabled():
+    if watches_grad():
         refuse_grad(op, qkv=qkv, cos_sin_cache=cos_sin_cache, k_cache=k_cache, v_cache=v_cache)
     caches = (
         nhd(op, "k_cache", k_cache, kv_layout),

@@ -19,6 +19,7 @@ from mirage_kernels.errors import (
     dims_sentence,
     plain_tensor_sentence,
     requires_grad_sentence,
+    tangent_sentence,
     type_sentence,
 )
 
@@ -59,11 +60,32 @@ def nhd(op: str, name: str, cache: object, kv_layout: str) -> Tensor:
     return cache if kv_layout == "NHD" else cache.transpose(1, 2)
 
 
+def watches_grad() -> bool:
+    """Say whether gradients are recorded or, which no_grad leaves on, forward-mode ones are."""
+    return torch.is_grad_enabled() or getattr(forward_ad, "_current_level", -1) >= 0
+
+
+def asks_for_grad(*given: object) -> bool:
+    """Say whether some tensor asks for gradients of either kind here."""
+    if not watches_grad():
+        return False
+    tensors = [t for t in given if isinstance(t, Tensor)]
+    return any(_is_recorded(t) or _has_tangent(t) for t in tensors)
+
+
 def refuse_grad(op: str, **given: object) -> None:
     """Raise InferenceOnlyError, naming the op and the tensor, where one asks for gradients."""
     for name, tensor in given.items():
-        if isinstance(tensor, Tensor) and (tensor.requires_grad or _has_tangent(tensor)):
+        if not isinstance(tensor, Tensor):
+            continue
+        if _is_recorded(tensor):
             raise InferenceOnlyError(requires_grad_sentence(op, name))
+        if _has_tangent(tensor):
+            raise InferenceOnlyError(tangent_sentence(op, name))
+
+
+def _is_recorded(tensor: Tensor) -> bool:
+    return torch.is_grad_enabled() and tensor.requires_grad
 
 
 def _has_tangent(tensor: Tensor) -> bool:

@@ -41,17 +41,16 @@ call (ask `mirage_kernels.supports(op, D=, dtype=)`), and on the CPU, a PyTorch 
 same, slowly and with memory for scores.
 
 All raise RuntimeError, in one sentence, for a wrong argument, and for a GPU of another architecture
-than this build's; InferenceOnlyError for inputs that require grad.
+than this build's; InferenceOnlyError for inputs that require grad or carry a tangent.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
-import torch
 from torch import Tensor
 
-from mirage_kernels.argument_checks import given_tensor, nhd, refuse_grad
+from mirage_kernels.argument_checks import given_tensor, nhd, refuse_grad, watches_grad
 from mirage_kernels.assumptions import assumed
 from mirage_kernels.attention_calls import Call, Pair, Wanted, attend, check, forms
 from mirage_kernels.attention_library import Norm
@@ -166,7 +165,7 @@ def gqa(
     call = Call("gqa", q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
     assume = assumed("gqa", constant_weights, constant_history)
     wanted = Wanted(out, lse, return_lse, assume)
-    if torch.is_grad_enabled():
+    if watches_grad():
         refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks, out=out, lse=lse)
     if is_prefill(call, wanted, kernels=True):
         check(_GQA, call, out)
@@ -260,7 +259,7 @@ def qk_norm_attention(
     lengths = (block_table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
     call = Call(op, q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
     norms = (q_weight, k_weight, q_bias, k_bias, eps, weight_offset, norm)
-    if torch.is_grad_enabled():
+    if watches_grad():
         refuse_grad(op, q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks, out=out, lse=lse)
         refuse_grad(op, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
     assume = assumed(op, constant_weights, constant_history)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from mirage_kernels import registration as registration  # registers all that the ops need
-from mirage_kernels.argument_checks import compiled, refuse_grad
+from mirage_kernels.argument_checks import compiled, refuse_grad, watches_grad
 from mirage_kernels.assumptions import assumed
 from mirage_kernels.errors import pair_sentence
 
@@ -30,7 +30,7 @@ def compiled_op(op: str, name: str = "") -> Callable[..., Tensor]:
     names = _public_names(make)
 
     def run(*args: object, out: Tensor | None, weights: bool | None = None) -> Tensor:
-        if torch.is_grad_enabled():
+        if watches_grad():
             refuse_grad(op, **_named(names, args), out=out)
         assume = assumed(op, weights)
         if out is None:
@@ -50,7 +50,7 @@ def compiled_pair(op: str, name: str = "residual") -> Callable[..., Pair]:
 
     def run(*args: object, out: object, weights: bool | None = None) -> Pair:
         given = _named(names, args)
-        if torch.is_grad_enabled():
+        if watches_grad():
             refuse_grad(op, **given, out=out)
         assume = assumed(op, weights)
         if out is None:
@@ -58,7 +58,7 @@ def compiled_pair(op: str, name: str = "residual") -> Callable[..., Pair]:
         if not isinstance(out, tuple | list) or len(out) != 2 or given["residual"] is None:
             raise RuntimeError(pair_sentence(op, given["residual"]))
         y, total = out
-        if torch.is_grad_enabled():
+        if watches_grad():
             refuse_grad(op, out=y, total=total)
         into(*args, out=y, total=total, assume=assume)
         return y, total

@@ -57,6 +57,19 @@ def other_document_sentence(file: object, lacks: str) -> str:
     )
 
 
+def damaged_document_sentence(file: object, reason: str) -> str:
+    """Say that a program's file cannot be read."""
+    return (
+        f"{file} is damaged ({reason}); `mirage-kernels generate` and `compile` make the program "
+        "anew"
+    )
+
+
+def empty_path_sentence() -> str:
+    """Say that no folder was named."""
+    return "mirage_kernels.load: folder is ''; the path of a folder works, '.' for this one"
+
+
 def no_kernels_sentence(folder: object) -> str:
     """Say that a folder has nothing to load, and what would write it."""
     return f"{folder} holds no compiled kernels; `mirage-kernels compile {folder}` makes them"
@@ -67,6 +80,14 @@ def requires_grad_sentence(op: str, argument: str) -> str:
     return (
         f"mirage_kernels::{op}: {argument} requires grad, but the op has no backward; call it "
         f"under torch.inference_mode() or torch.no_grad(), or pass {argument}.detach()"
+    )
+
+
+def tangent_sentence(op: str, argument: str) -> str:
+    """Say that ops have no forward-mode derivative either."""
+    return (
+        f"mirage_kernels::{op}: {argument} carries a tangent, but the op has no forward-mode "
+        f"derivative; pass torch.autograd.forward_ad.unpack_dual({argument}).primal"
     )
 
 
@@ -163,6 +184,14 @@ def latent_sizes_sentence(argument: str, size: int, latent: int) -> str:
 def option_sentence(name: str, given: object, works: Sequence[str]) -> str:
     """Say which options of `optimize` and its backend there are."""
     return f"mirage_kernels.optimize: {name} is {given}; {' and '.join(works)} work"
+
+
+def other_attention_sentence(model: str, what: str) -> str:
+    """Say why a model's attention cannot be replaced."""
+    return (
+        f"mirage_kernels.integrations.transformers: {model} {what}; models whose layers attend to "
+        "all keys or the last ones work, and mirage_kernels.optimize(model) leaves attention alone"
+    )
 
 
 def old_package_sentence(package: str, oldest: str, why: str) -> str:

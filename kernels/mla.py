@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, overload
 
-import torch
 from torch import Tensor
 
-from mirage_kernels.argument_checks import given_flag, given_integer, given_tensor, refuse_grad
+from mirage_kernels.argument_checks import (
+    given_flag,
+    given_integer,
+    given_tensor,
+    refuse_grad,
+    watches_grad,
+)
 from mirage_kernels.assumptions import assumed
 from mirage_kernels.attention_calls import Pair, Wanted, attend, bounds_of, forms
 from mirage_kernels.errors import dims_sentence, latent_sizes_sentence
@@ -152,7 +157,7 @@ def mla_decode(
     latent, rope = _parts("kv_cache", kv_cache, latent_dim)
     lengths = (block_table, seq_lens, cu_seqlens_q, max_q_len, max_seq_len)
     call = LatentCall(q_latent, q_rope, latent, rope, *lengths, scale, causal)
-    if torch.is_grad_enabled():
+    if watches_grad():
         refuse_grad("mla_decode", q=q_latent, kv_cache=latent, out=out, lse=lse)
         refuse_grad("mla_decode", q=q_rope, kv_cache=rope)
     assume = assumed("mla_decode", constant_weights, constant_history)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirage_kernels.errors import other_document_sentence
+from mirage_kernels.errors import damaged_document_sentence, other_document_sentence
 
 DOCUMENT = ".program.json"  # what their names end in
 
@@ -19,8 +19,16 @@ def document_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_document(file: Path) -> dict[str, Any]:
-    """Return what a file says of a program; raises ImportError for one of another version."""
-    document: dict[str, Any] = json.loads(file.read_text())
+    """Return what a file says of a program.
+
+    Raises ImportError for one of another version, and for one that is damaged.
+    """
+    try:
+        document: dict[str, Any] = json.loads(file.read_text())
+    except ValueError as failure:  # no JSON, or no text
+        raise ImportError(damaged_document_sentence(file, str(failure))) from failure
+    if not isinstance(document, dict):
+        raise ImportError(damaged_document_sentence(file, "it holds no object"))
     if lost := sorted({"inputs", "ways", "constants", "returns"} - {*document}):
         raise ImportError(other_document_sentence(file, ", ".join(lost)))
     return document

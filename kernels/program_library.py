@@ -26,7 +26,12 @@ import torch
 from torch import Tensor
 
 from mirage_kernels.assumptions import assumed
-from mirage_kernels.errors import no_kernel_file_sentence, no_kernels_sentence, type_sentence
+from mirage_kernels.errors import (
+    empty_path_sentence,
+    no_kernel_file_sentence,
+    no_kernels_sentence,
+    type_sentence,
+)
 from mirage_kernels.kernel_files import (
     add_kernels,
     address_of,
@@ -50,11 +55,13 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
     A kernel of a recipe that the library has an op for serves the op's calls of its type and shape,
     before one of this build; `kernel_table()` and `supports()` show it. Returns the names of all
     kernels for ops, `rms_norm_linear/K5120_N7168_fp16`, and of all programs. A folder may be loaded
-    again. Raises FileNotFoundError for a folder without any, saying how to compile them, and
-    ImportError for a shared object that is none, that was compiled for another version of the
-    library or another architecture than its build's, or that holds a kernel of an earlier file, and
-    for a program that another version generated.
+    again. Raises FileNotFoundError for a folder without any, saying how to compile them, and for an
+    empty path; ImportError for a shared object that is none, that was compiled for another version
+    of the library or another architecture than its build's, or that holds a kernel of an earlier
+    file, and for a program that another version generated or whose file is damaged.
     """
+    if os.fspath(folder) == "":
+        raise FileNotFoundError(empty_path_sentence())
     libraries = shared_objects(folder)
     documents = document_files(folder)
     if not libraries and not documents:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import operator
 from collections.abc import Collection, Mapping
+from numbers import Integral
+from typing import SupportsIndex, TypeGuard
 
 import torch
 
@@ -60,30 +62,45 @@ def supports(
     not exist. Inside of torch.compile the answer is a constant, on which the graph depends, but for
     M and T, which it compares.
     """
-    tokens, queries = asked.pop(TOKENS, None), asked.pop(_QUERY_TOKENS, None)
-    _check_count(op, TOKENS, tokens)
-    _check_count(op, _QUERY_TOKENS, queries)
-    several = queries is not None and bool(queries > 1)  # type: ignore[operator]
+    tokens = _count(op, TOKENS, asked.pop(TOKENS, None))
+    queries = _count(op, _QUERY_TOKENS, asked.pop(_QUERY_TOKENS, None))
+    several = queries is not None and bool(queries > 1)
     takes_queries = queries is not None
-    plain = {name: _plain(name, value) for name, value in asked.items()}
+    plain = {name: _plain(op, name, value) for name, value in asked.items()}
     most = _most_tokens(op, dtype, device, (several, takes_queries), **plain)
     if most == _NEVER:
         return False
-    return most == 0 or tokens is None or bool(tokens <= most)  # type: ignore[operator]
+    return most == 0 or tokens is None or bool(tokens <= most)
 
 
-def _check_count(op: str, name: str, given: object) -> None:
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int | torch.SymInt)):
-        raise RuntimeError(question_sentence(op, f"{name} is {given!r}", "an integer works"))
+def _count(op: str, name: str, given: object) -> int | torch.SymInt | None:
+    if given is None or _is_integer(given):
+        return given
+    if _is_other_integer(given):
+        return operator.index(given)
+    raise _not_an_integer(op, name, given)
 
 
-def _plain(name: str, value: object) -> object:
+def _is_integer(given: object) -> TypeGuard[int | torch.SymInt]:
+    return isinstance(given, int | torch.SymInt) and not isinstance(given, bool)
+
+
+def _is_other_integer(given: object) -> TypeGuard[SupportsIndex]:
+    """Say whether something is an integer of another package, such as NumPy's."""
+    return isinstance(given, Integral) and not isinstance(given, bool)
+
+
+def _plain(op: str, name: str, value: object) -> object:
     """Return what torch.compile can keep as a constant; an open dim's size is not looked at."""
     if name in _OPEN_DIMS or name == SLICES:
         return 1
-    if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
+    if isinstance(value, torch.Tensor):
+        if name[:1].isupper():  # a dim, not an option
+            raise _not_an_integer(op, name, value)
+        return True
+    if _is_integer(value) or _is_other_integer(value):
         return operator.index(value)  # while tracing it may be a symbol
-    return True if isinstance(value, torch.Tensor) else value
+    return value
 
 
 def _most_tokens(
@@ -187,7 +204,12 @@ def _nearest(given: object, known: Collection[str]) -> str:
 def _size(op: str, name: str, size: object) -> int:
     if isinstance(size, int) and not isinstance(size, bool):
         return size
-    raise RuntimeError(question_sentence(op, f"{name} is {size!r}", "an integer works"))
+    raise _not_an_integer(op, name, size)
+
+
+def _not_an_integer(op: str, name: str, given: object) -> RuntimeError:
+    what = "a tensor" if isinstance(given, torch.Tensor) else repr(given)
+    return RuntimeError(question_sentence(op, f"{name} is {what}", "an integer works"))
 
 
 def _dtype(op: str, dtype: object) -> str | None:

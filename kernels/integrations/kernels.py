@@ -9,7 +9,8 @@
 
 In transformers, `KernelConfig({"RMSNorm": f"{REPOSITORY}:RMSNorm"}, use_local_kernel=True)` names
 the same layers. A layer calls an op where a kernel serves the call, and otherwise what the model's
-own class computes: other types, sizes without a kernel, calls that need gradients.
+own class computes: other types, sizes without a kernel, calls that need gradients, linear layers
+with adapters or hooks.
 
 Written against kernels 0.17 (`LocalLayerRepository`, `register_kernel_mapping`, `kernelize`,
 `replace_kernel_forward_from_hub`).
@@ -27,8 +28,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mirage_kernels.argument_checks import asks_for_grad
 from mirage_kernels.element_types import HALVES
 from mirage_kernels.errors import old_package_sentence
+from mirage_kernels.integrations.plain_linear import is_changed, is_plain_linear
 from mirage_kernels.norm_ops import act_and_mul, rms_norm
 from mirage_kernels.ops import gated_mlp
 from mirage_kernels.support import supports
@@ -137,6 +140,8 @@ def _norm(layer: nn.Module, x: Tensor, offset: float) -> Tensor:
 
 
 def _mlp(layer: nn.Module, x: Tensor, activation: str) -> Tensor:
+    if not _is_gated(layer) or _activation(layer) != activation:
+        return _own(layer, x)
     weights = tuple(linear.weight for linear in _gate_and_up(layer))
     rows = sum(weight.shape[0] for weight in weights)
     sizes: dict[str, int | str] = {"K": x.shape[-1], "N": rows // 2, "activation": activation}
@@ -156,7 +161,7 @@ def _is_served(op: str, tensors: Sequence[Tensor], asked: Mapping[str, object]) 
     x = tensors[0]
     if x.dtype not in HALVES or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
         return False
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+    if asks_for_grad(*tensors):
         return False
     return supports(op, dtype=x.dtype, device=x.device, **asked)
 
@@ -177,6 +182,14 @@ def _eps(layer: nn.Module) -> float:
 def _linear(layer: nn.Module, name: str) -> _Linear:
     linear: _Linear = getattr(layer, name)
     return linear
+
+
+def _is_gated(layer: nn.Module) -> bool:
+    """Say whether gate and up are what an op reads: plain linear layers without biases.
+
+    A name is a class's, and this differs by instance; adapters and hooks come and go.
+    """
+    return all(is_plain_linear(g) and g.bias is None for g in _gate_and_up(layer))
 
 
 def _gate_and_up(layer: nn.Module) -> list[_Linear]:
@@ -207,8 +220,9 @@ def name_layers(model: nn.Module) -> dict[str, str]:
     """Give layer names to classes of a model that have none; return the names by class.
 
     A class gets the name of the layer that computes what its first instance does, on one small
-    input. Names are the class's: they hold for other models of it too. MLPs whose gate has a bias,
-    or whose linear layers are other ones (adapters), keep their own forward.
+    input. Names are the class's: they hold for other models of it too. Each call of an MLP looks at
+    its layers: where gate or up has a bias, an adapter or a hook, and where the activation is not
+    the name's, the MLP keeps its own forward.
     """
     package, named = _package(), dict[str, str]()
     for module in model.modules():
@@ -277,12 +291,14 @@ def _is_mlp(module: nn.Module) -> bool:
     plain = [child for name, child in children.items() if name in names]
     if any(type(child) is not nn.Linear or child.weight.is_meta for child in plain):
         return False
-    return bool(_activation(module)) and all(g.bias is None for g in _gate_and_up(module))
+    return bool(_activation(module)) and _is_gated(module)
 
 
 def _activation(module: nn.Module) -> str:
-    """Return the library's word for an MLP's activation, by the name of its class."""
+    """Return the library's word for an MLP's activation, by the name of its class; or nothing."""
     act = getattr(module, "act_fn", None) or getattr(module, "activation_fn", None)
+    if isinstance(act, nn.Module) and is_changed(act):
+        return ""
     if isinstance(act, nn.GELU) and act.approximate == "tanh":
         return "gelu_tanh"
     words = {"SiLU": "silu", "SiLUActivation": "silu", "GELUTanh": "gelu_tanh"}

@@ -6,22 +6,23 @@
 
 A layer keeps PEFT's own forward wherever that does something else than add one adapter: adapters
 that are merged, disabled or several, DoRA and other variants, dropout in training, adapters chosen
-per sample, and sizes without a kernel. Adapters that PEFT keeps in fp32 are rounded to the base's
-type, anew in every call, as they may be trained or replaced.
+per sample, linear layers with hooks, and sizes without a kernel. Adapters that PEFT keeps in fp32
+are rounded to the base's type, anew in every call, as they may be trained or replaced.
 
 Written against PEFT 0.18 to 0.21.
 """
 
 from __future__ import annotations
 
-from types import MethodType
+from functools import partial
 from typing import Protocol
 
-import torch
 from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 
+from mirage_kernels.argument_checks import asks_for_grad
 from mirage_kernels.element_types import HALVES
+from mirage_kernels.integrations.plain_linear import is_plain_linear
 from mirage_kernels.ops import lora_linear
 from mirage_kernels.support import supports
 
@@ -36,8 +37,9 @@ def apply(model: nn.Module) -> int:
     layers = [m for m in model.modules() if isinstance(m, LoraLinear) and _is_linear(m)]
     for layer in layers:
         if not hasattr(layer, "_own_forward"):
-            layer._own_forward = layer.forward
-            layer.forward = MethodType(_forward, layer)
+            # Partial functions can be pickled, and a copy of a layer has one of its own.
+            layer._own_forward = vars(layer).get("forward", partial(type(layer).forward, layer))
+            layer.forward = partial(_forward, layer)
     return len(layers)
 
 
@@ -51,9 +53,11 @@ def _forward(layer: LoraLinear, x: Tensor, *args: object, **options: object) -> 
     if adapter is None or args or any(v is not None for v in options.values()):
         return own(x, *args, **options)
     a, b = layer.lora_A[adapter], layer.lora_B[adapter]
+    if not all(is_plain_linear(module) for module in (base, a, b)):
+        return own(x)
     if a.bias is not None or b.bias is not None or not _is_served(base, a, x):
         return own(x)
-    if torch.is_grad_enabled() and _needs_grad(x, base, a, b):
+    if _needs_grad(x, base, a, b):
         return own(x)
     dtype = base.weight.dtype
     scale = float(layer.scaling[adapter])
@@ -88,4 +92,4 @@ def _is_served(base: nn.Linear, a: nn.Linear, x: Tensor) -> bool:
 
 
 def _needs_grad(x: Tensor, *modules: nn.Module) -> bool:
-    return x.requires_grad or any(p.requires_grad for m in modules for p in m.parameters())
+    return asks_for_grad(x, *(p for module in modules for p in module.parameters()))

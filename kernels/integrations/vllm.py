@@ -200,7 +200,9 @@ def attend(self: Layer, query: Tensor, cache: Tensor, metadata: Metadata, output
 def _norm_is_served(
     x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> bool:
-    if weight is None or variance_size is not None or weight.dtype != x.dtype:
+    if weight is None or variance_size is not None:
+        return False
+    if x.dtype not in HALVES or weight.dtype != x.dtype:
         return False
     return supports("rms_norm", dtype=x.dtype, device=x.device, K=x.shape[-1])
 

@@ -206,6 +206,54 @@ def test_instances_with_other_linear_layers_keep_their_forward(
     assert not calls
 
 
+def own_forward(module: nn.Module) -> None:
+    own = module.forward
+    module.forward = lambda x: 2 * own(x)
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "activation": lambda mlp: setattr(mlp, "act_fn", GELU),
+    "activation's hook": lambda mlp: mlp.act_fn.register_forward_hook(lambda m, x, y: 2 * y),
+    "hook": lambda mlp: mlp.gate_proj.register_forward_hook(lambda m, x, y: 2 * y),
+    "pre-hook": lambda mlp: mlp.up_proj.register_forward_pre_hook(lambda m, x: (2 * x[0],)),
+    "forward": lambda mlp: own_forward(mlp.up_proj),
+    "bias": lambda mlp: setattr(mlp, "gate_proj", nn.Linear(K, N).to(torch.bfloat16)),
+    "adapter": lambda mlp: setattr(mlp, "up_proj", nn.Sequential(mlp.up_proj, nn.ReLU())),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_an_mlp_after_kernelize_is_computed(
+    kernels: ModuleType, calls: list[str], change: str
+) -> None:
+    model = made(mlp_class(nn.SiLU()))
+    mirage.name_layers(model)
+    plain = deepcopy(model)
+    kernelized(kernels, model, kernels.Mode.INFERENCE)
+    with torch.no_grad():
+        CHANGES[change](model[0])  # type: ignore[index]
+        CHANGES[change](plain[0])  # type: ignore[index]
+        if change == "bias":
+            plain.load_state_dict(model.state_dict())
+        assert torch.equal(model(tokens()), plain(tokens()))
+    assert not calls
+
+
+def test_a_model_with_another_activation_keeps_it_under_the_name_of_its_class(
+    kernels: ModuleType, calls: list[str]
+) -> None:
+    kind = mlp_class(nn.SiLU())
+    mirage.name_layers(made(kind))
+    model = made(kind)
+    model[0].act_fn = GELU  # type: ignore[index]
+    with torch.no_grad():
+        wanted = model(tokens())
+        mirage.name_layers(model)
+        kernelized(kernels, model, kernels.Mode.INFERENCE)
+        assert torch.equal(model(tokens()), wanted)
+    assert not calls
+
+
 def test_every_layer_is_in_the_local_repository(kernels: ModuleType) -> None:
     for layer in mirage.LAYERS:
         repository = kernels.LocalLayerRepository(mirage.REPOSITORY, layer_name=layer.__name__)

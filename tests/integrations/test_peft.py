@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from typing import Any
 
 import pytest
@@ -90,3 +92,77 @@ def test_applying_twice_changes_nothing_more(calls: list[float]) -> None:
     model = adapted()
     mirage.apply(model)
     compared(model)
+
+
+HOOKED = {
+    "base": lambda layer: layer.base_layer,
+    "A": lambda layer: layer.lora_A["default"],
+    "B": lambda layer: layer.lora_B["default"],
+}
+
+
+@pytest.mark.parametrize("part", HOOKED)
+@pytest.mark.parametrize("kind", ["hook", "pre-hook", "forward"])
+def test_hooks_of_a_linear_layer_are_called(part: str, kind: str, calls: list[float]) -> None:
+    model = adapted()
+    for layer in (model.base_model.model.up, model.base_model.model.down):
+        linear = HOOKED[part](layer)
+        if kind == "hook":
+            linear.register_forward_hook(lambda module, given, made: 2 * made)
+        elif kind == "pre-hook":
+            linear.register_forward_pre_hook(lambda module, given: (2 * given[0],))
+        else:
+            linear.forward = lambda x, module=linear: 2 * nn.functional.linear(x, module.weight)
+    compared(model)
+    assert not calls
+
+
+def test_a_hook_that_comes_and_goes_is_followed(calls: list[float]) -> None:
+    model, x = adapted(), torch.randn(5, K, dtype=torch.bfloat16)
+    mirage.apply(model)
+    handle = model.base_model.model.down.base_layer.register_forward_hook(lambda *_: None)
+    with torch.no_grad():
+        model(x)
+        assert len(calls) == 1
+        handle.remove()
+        model(x)
+    assert len(calls) == 3
+
+
+def test_a_served_model_is_pickled(calls: list[float]) -> None:
+    model, x = adapted(), torch.randn(5, K, dtype=torch.bfloat16)
+    mirage.apply(model)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    with torch.no_grad():
+        assert torch.equal(loaded(x), model(x))
+    loaded.merge_adapter()  # this keeps PEFT's forward
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(x), model(x), rtol=3e-2, atol=3e-2)
+    assert len(calls) == 6
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_copy_of_a_served_model_runs_its_own_layers(merged: bool) -> None:
+    model, x = adapted(), torch.randn(5, K, dtype=torch.bfloat16)
+    mirage.apply(model)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        if merged:
+            model.merge_adapter()
+            copied.merge_adapter()
+        before = model(x)
+        for parameter in copied.parameters():
+            parameter.zero_()
+        assert torch.equal(model(x), before)
+        assert not copied(x).any()
+
+
+def test_served_layers_stay_one_graph_under_torch_compile() -> None:
+    model, x = adapted(), torch.randn(5, K, dtype=torch.bfloat16)
+    mirage.apply(model)
+    with torch.no_grad():
+        made = torch.compile(model, backend="eager", fullgraph=True)(x)
+        assert torch.equal(made, model(x))

@@ -265,6 +265,17 @@ def test_norms_that_kernels_lack_are_not_served(
     assert not fits(x, arguments["weight"], 1e-6, arguments["variance_size"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms_of_types_that_kernels_lack_are_not_served(
+    vllm: SimpleNamespace, dtype: torch.dtype
+) -> None:
+    plugin.register()
+    x, weight = torch.ones(3, 64, dtype=dtype), torch.ones(64)
+    ops = vllm.ops
+    assert not ops.rms_norm.impls["mirage_kernels"].fits(x, weight, 1e-6)
+    assert not ops.fused_add_rms_norm.impls["mirage_kernels"].fits(x, x, weight, 1e-6)
+
+
 def test_an_old_vllm_starts_without_the_plugin_and_says_so(
     vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,9 +91,25 @@ def test_every_result_that_requires_grad_is_refused(case) -> None:
         assert case.into(outs, arguments)[-1] is outs[-1]
 
 
-def test_forward_mode_is_refused() -> None:
-    with forward_ad.dual_level(), pytest.raises(InferenceOnlyError, match="x requires grad"):
-        rms_norm_linear(forward_ad.make_dual(X, X), NORM_WEIGHT, WEIGHT)
+@pytest.mark.parametrize("records", [True, False])
+def test_forward_mode_is_refused(case, records: bool) -> None:
+    arguments = case.arguments(2)
+    with torch.set_grad_enabled(records), forward_ad.dual_level():
+        case.call(**arguments)
+        for name in set(case.tensors) - {"adapter_ids"}:
+            tensor = arguments[name]
+            given = arguments | {name: forward_ad.make_dual(tensor, tensor)}
+            sentence = f"mirage_kernels::{case.op}: {name} carries a tangent.*unpack_dual"
+            with pytest.raises(InferenceOnlyError, match=sentence):
+                case.call(**given)
+
+
+def test_forward_mode_of_a_function_is_refused_where_nothing_is_recorded() -> None:
+    def norm_linear(x: Tensor) -> Tensor:
+        return rms_norm_linear(x, NORM_WEIGHT, WEIGHT)
+
+    with torch.no_grad(), pytest.raises(InferenceOnlyError, match="x carries a tangent"):
+        torch.func.jvp(norm_linear, (X,), (X,))
 
 
 @pytest.mark.parametrize("error", [ExtensionMissingError, TorchTooOldError, InferenceOnlyError])

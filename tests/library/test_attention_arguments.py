@@ -6,6 +6,7 @@ import typing
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from wrong_calls import GOOD, LENGTHS, LISTS, LONG_K, TABLE, K, Q
 
 import mirage_kernels
@@ -67,6 +68,23 @@ def test_what_requires_grad_is_refused_by_name(op: str, name: str) -> None:
         call(**given)
     with torch.no_grad():
         call(**given)
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        *((op, "q") for op in ("gqa", "gqa dense", "qk_norm_attention", "mla_decode")),
+        ("mla_decode", "kv_cache"),
+        ("qk_norm_rope_append", "qkv"),
+    ],
+)
+def test_forward_mode_is_refused_where_nothing_is_recorded(op: str, name: str) -> None:
+    call, good = getattr(mirage_kernels, op.partition(" ")[0]), GOOD[op]
+    with torch.no_grad(), forward_ad.dual_level():
+        call(**good)
+        given = good | {name: forward_ad.make_dual(good[name], good[name])}
+        with pytest.raises(InferenceOnlyError, match=f": {name} carries a tangent"):
+            call(**given)
 
 
 @pytest.mark.skipif(not hasattr(typing, "get_overloads"), reason="needs Python >= 3.11")

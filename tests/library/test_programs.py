@@ -371,6 +371,20 @@ def test_what_is_not_chosen_is_not_computed_with(chosen: Path) -> None:
     torch.testing.assert_close(found.double(), exact, atol=1e-2, rtol=1e-2, equal_nan=True)
 
 
+@pytest.mark.parametrize("content", [b"", b'{"name": "cut', b"\xff\xfe", b"[1]"])
+def test_a_damaged_program_is_refused_in_a_sentence_with_its_file(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "cut_bf16.program.json").write_bytes(content)
+    with pytest.raises(ImportError, match=r"cut_bf16\.program\.json is damaged \(.*generate`"):
+        mirage_kernels.load(tmp_path)
+
+
+def test_an_empty_path_is_no_folder() -> None:
+    with pytest.raises(FileNotFoundError, match="folder is ''; the path of a folder works"):
+        mirage_kernels.load("")
+
+
 def test_a_program_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "old_bf16.program.json").write_text('{"name": "old", "inputs": [], "ways": []}')
     with pytest.raises(ImportError, match=r"lacks constants, returns\); `mirage-kernels generate`"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,8 @@ def most_tokens(recipe: str) -> int:
     [
         (COVERED, True),
         (COVERED | {"M": 3, "dtype": torch.bfloat16}, True),
+        (COVERED | {"M": np.int64(3)}, True),
+        ({"K": np.int32(4096), "N": np.uint16(6144)}, True),
         (COVERED | {"dtype": "fp16"}, True),
         (COVERED | {"dtype": "bfloat16"}, True),
         (COVERED | {"dtype": "torch.float16"}, True),
@@ -170,6 +173,9 @@ WRONG = {
     "norm is 'l2'; one of rms, layer works": ("qk_norm_attention", {"norm": "l2"}),
     "K is '4096'; an integer works": ("rms_norm_linear", {"K": "4096"}),
     "M is 3.0; an integer works": ("rms_norm_linear", {"M": 3.0}),
+    "K is a tensor; an integer works": ("rms_norm_linear", {"K": torch.tensor(4096)}),
+    "M is a tensor; an integer works": ("rms_norm_linear", {"M": torch.tensor(3)}),
+    "K is True; an integer works": ("rms_norm_linear", {"K": True}),
     "dtype is 'float32'; torch.float16 and torch.bfloat16 work": (
         "rms_norm_linear",
         {"dtype": "float32"},
