@@ -9,7 +9,7 @@ stays as it is. Weights of linears that read one norm are put together once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -57,12 +57,18 @@ def optimize(
     """
     if not isinstance(model, nn.Module):
         raise RuntimeError(option_sentence("model", type(model).__name__, ("torch.nn.Module",)))
-    from mirage_kernels.matching.backend import Backend, compile_options
+    from mirage_kernels.matching.backend import Backend, compile_options, traceable
     from mirage_kernels.matching.choose import Options
+    from mirage_kernels.matching.report import Report
 
-    own = Backend(new_report(model), mode, Options(pack, compiled_only))
+    chosen = Options(pack, compiled_only)
+    own = Backend(made := Report(), mode, chosen)
     options = compile_options(checked("optimize", "constant_modules", constant_modules))
-    model.compile(backend=own, dynamic=dynamic, fullgraph=fullgraph, **options)
+    compiled = torch.compile(  # type: ignore[call-overload]
+        traceable(model), backend=own, dynamic=dynamic, fullgraph=fullgraph, **options
+    )
+    _reports[model] = made
+    model._compiled_call_impl = _noting_the_first(model, made, compiled)
     if example_inputs is not None:
         with torch.no_grad():
             if isinstance(example_inputs, Mapping):
@@ -70,6 +76,19 @@ def optimize(
             else:
                 model(*example_inputs)
     return model
+
+
+def _noting_the_first(
+    model: nn.Module, report: Report, compiled: Callable[..., object]
+) -> Callable[..., object]:
+    """Return what a model's first call runs: it notes the call, and then stands aside."""
+
+    def first(*inputs: object, **named: object) -> object:
+        report.was_called = True
+        model._compiled_call_impl = compiled
+        return compiled(*inputs, **named)
+
+    return first
 
 
 def new_report(model: nn.Module) -> Report:

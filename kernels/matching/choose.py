@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx
 
+from mirage_kernels.assumptions import checked
 from mirage_kernels.matching.coverage import Place, command
 from mirage_kernels.matching.match import Match, Refused, match
-from mirage_kernels.matching.packing import packable, unpackable
+from mirage_kernels.matching.packing import conflict, packable, unpackable, weight_nodes
 from mirage_kernels.matching.patterns import patterns
 from mirage_kernels.matching.terms import bare
 from mirage_kernels.matching.trace import Traced
@@ -49,6 +50,11 @@ class Options:
     pack: bool = True
     compiled_only: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what is neither True nor False."""
+        checked("optimize", "pack", self.pack)
+        checked("optimize", "compiled_only", self.compiled_only)
+
 
 DEFAULT = Options()
 
@@ -83,7 +89,8 @@ class _Chooser:
         # First as if whatever may be packed were covered, to see which linears stand together.
         hoped = self._alive(self._is_hoped)
         groups = _groups(m for m in hoped if m.pattern.op_name in _PACKED)
-        packs = [group for group in groups if not self._unpackable(group)]
+        reasons = self._reasons(groups)
+        packs = [group for group, reason in zip(groups, reasons, strict=True) if not reason]
         packed = {m.root: m for group in packs for m in group}
         together = {m.root for group in groups for m in group}
 
@@ -100,7 +107,19 @@ class _Chooser:
         whole = [g for g in packs if all(members.get(m.root) is m for m in g)]
         grouped = {m.root for group in whole for m in group}
         single = [m for m in chosen if m.root not in grouped]
-        return Choice(tuple(single), tuple(whole), tuple(self._kept(members, groups)))
+        apart = [(g, why) for g, why in zip(groups, reasons, strict=True) if why]
+        return Choice(tuple(single), tuple(whole), tuple(self._kept(members, apart)))
+
+    def _reasons(self, groups: Sequence[Sequence[Match]]) -> list[str]:
+        """Say of each group why its linears stay apart; empty where one weight can serve them."""
+        wholes: dict[fx.Node, tuple[fx.Node, ...]] = {}
+        reasons = []
+        for group in groups:
+            reasons.append(self._unpackable(group) or conflict(group, wholes))
+            if not reasons[-1]:
+                parts = weight_nodes(group).values()
+                wholes.update((node, nodes) for nodes in parts for node in nodes)
+        return reasons
 
     def _is_hoped(self, found: Match) -> bool:
         if found.pattern.op_name in _PACKED:
@@ -115,7 +134,7 @@ class _Chooser:
         return self._place(found).missing(found.pattern, found.sizes)
 
     def _unpackable(self, group: Sequence[Match]) -> str:
-        """Say why linears of one norm stay apart; empty where one weight can serve them."""
+        """Say why linears of one norm stay apart, whatever other groups there are."""
         if not self.options.pack:
             return "packing is off"
         rows = sum(m.sizes["N"] for m in group)
@@ -170,7 +189,7 @@ class _Chooser:
     # -- what stays ----------------------------------------------------------------------------
 
     def _kept(
-        self, members: Mapping[fx.Node, Match], groups: Sequence[Sequence[Match]]
+        self, members: Mapping[fx.Node, Match], apart: Sequence[tuple[Sequence[Match], str]]
     ) -> Iterable[Kept]:
         inside = {n for m in members.values() for n in m.inner} - members.keys()
         inside |= {m.total for m in members.values() if m.total is not None}
@@ -183,9 +202,8 @@ class _Chooser:
                 yield better
             elif made is None and self._is_product(node) and node not in self.traced.views:
                 yield Kept(node, None, "no recipe that has an op computes it")
-        for group in groups:
-            reason = self._unpackable(group)
-            if reason and self.options.pack:
+        for group, reason in apart:
+            if self.options.pack:
                 rows = sum(m.sizes["N"] for m in group)
                 sizes = {**group[0].sizes, "N": rows}
                 hint = command(group[0].pattern, sizes) if "kernel" in reason else ""

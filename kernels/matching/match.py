@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from mirage_kernels.element_types import HALVES
 from mirage_kernels.matching.patterns import Pattern
-from mirage_kernels.matching.shapes import alike, static
+from mirage_kernels.matching.shapes import alike, dense_order, static
 from mirage_kernels.matching.terms import COMMUTATIVE, Term, bare, close, same
 from mirage_kernels.matching.trace import Traced
 
@@ -37,11 +37,17 @@ class Match:
     numbers: Mapping[str, float]
     sizes: Mapping[str, int]  # of the recipe's static dims
     inner: frozenset[fx.Node]  # that are computed on the way
+    order: tuple[int, ...]  # of the root's dims, in which its results are contiguous
 
     @property
     def inputs(self) -> frozenset[fx.Node]:
         """The nodes that it reads."""
         return frozenset(rows.node for rows in self.tensors.values())
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Say whether its results are contiguous as they are."""
+        return self.order == tuple(range(len(self.order)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,12 +136,12 @@ class _Binder:
         if sizes is None:
             return None
         inner = self._inner({r.node for r in found.values()})
-        reason = self._reason(found, inner)
-        if reason:
-            return Refused(self.pattern, self.root, reason)
+        reason, order = self._reason(found, inner), self._order(total)
+        if reason or order is None:
+            return Refused(self.pattern, self.root, reason or "its result is not contiguous")
         names = self.pattern.numbers.values()
         numbers = {n: bound[n].value for n in names}
-        return Match(self.pattern, self.root, total, found, numbers, sizes, inner)
+        return Match(self.pattern, self.root, total, found, numbers, sizes, inner, order)
 
     def _total(self, bound: Bound) -> fx.Node | None:
         for root in self.pattern.roots[1:]:
@@ -160,21 +166,18 @@ class _Binder:
         node = next(filter(partial(self._fits, name), self.traced.owners.get(term, [])), None)
         if node is not None:
             return Rows(node)
-        if term.op != "rows" or self._is_by_token(name):
+        if term.op != "rows" or self.pattern.is_by_token(name):
             return None
         whole, first, end = term.args
         made = self._rows(whole, name)
         return made and Rows(made.node, int(first.value), int(end.value))
-
-    def _is_by_token(self, name: str) -> bool:
-        return self.pattern.dims[name][0] not in self.pattern.static
 
     def _fits(self, name: str, node: fx.Node) -> bool:
         """Say whether a node has the type and the leading dims that the op takes."""
         value = self.traced.values[node]
         if value.dtype not in HALVES:
             return False
-        if self._is_by_token(name):
+        if self.pattern.is_by_token(name):
             return self._has_rows(value)
         return value.dim() == len(self.pattern.dims[name]) and value.is_contiguous()
 
@@ -195,10 +198,13 @@ class _Binder:
         for name, rows in found.items():
             value = self.traced.values[rows.node]
             dims = self.pattern.dims[name]
+            if value.dim() == 0:
+                return None
             shape = [*value.shape[-len(dims) :]]
             if rows.end >= 0:
                 shape[0] = rows.end - rows.first
-            for dim, size in zip(dims, shape, strict=True):
+            # One token may come without leading dims.
+            for dim, size in zip(dims[-len(shape) :], shape, strict=True):
                 if dim not in self.pattern.static:
                     continue
                 known = static(size)
@@ -218,6 +224,12 @@ class _Binder:
         if any(v.device != self.value.device for v in values.values()):
             return "its tensors are on several devices"
         return ""
+
+    def _order(self, total: fx.Node | None) -> tuple[int, ...] | None:
+        """Return an order of dims in which the results are contiguous, as an op makes them."""
+        made = [self.value] if total is None else [self.value, self.traced.values[total]]
+        orders = {dense_order(value) for value in made}
+        return orders.pop() if len(orders) == 1 else None
 
     def _inner(self, leaves: set[fx.Node]) -> frozenset[fx.Node]:
         """Return the nodes that compute the root from the leaves."""

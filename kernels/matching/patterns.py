@@ -55,6 +55,10 @@ class Pattern:
         """How much of a program it covers."""
         return sum(map(size_of, self.roots))
 
+    def is_by_token(self, name: str) -> bool:
+        """Say whether an input has a row for every token."""
+        return self.dims[name][0] not in self.static
+
 
 def size_of(term: Term) -> int:
     """Return how many operators a formula has; products count more than all else."""

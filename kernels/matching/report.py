@@ -12,6 +12,9 @@ from mirage_kernels.matching.choose import Choice, Kept
 from mirage_kernels.matching.match import Match, Refused
 from mirage_kernels.matching.trace import Traced
 
+_NO_GRAPH = (
+    "torch.compile made no graph of the calls, so PyTorch ran them; TORCH_LOGS=dynamo says why"
+)
 _ATTENTION = "scaled_dot_product_attention"
 
 
@@ -41,6 +44,7 @@ class Report:
     """What became of a model, graph by graph, as torch.compile makes them."""
 
     graphs: list[GraphReport] = field(default_factory=list)
+    was_called: bool = False  # by a model that `optimize` was given
 
     @property
     def replaced(self) -> dict[Row, int]:
@@ -59,6 +63,8 @@ class Report:
         return tuple(dict.fromkeys(filter(None, rows)))
 
     def __str__(self) -> str:
+        if not self.graphs and self.was_called:
+            return f"mirage_kernels: {_NO_GRAPH}"
         if not self.graphs:
             return "mirage_kernels: nothing was called yet; graphs are made by the first call"
         counted = Counter(str(graph) for graph in self.graphs)

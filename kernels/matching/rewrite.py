@@ -7,29 +7,27 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import torch
-from torch import Tensor, fx
-from torch._dynamo.source import ConstantSource
+from torch import fx
 
 from mirage_kernels.matching.choose import Choice
-from mirage_kernels.matching.match import Match, Rows
-from mirage_kernels.matching.packing import Pack, packed
+from mirage_kernels.matching.match import Match
+from mirage_kernels.matching.packing import Whole, weight_nodes
+from mirage_kernels.matching.strides import kept_apart
+from mirage_kernels.matching.trace import Traced
 
-Weights = Mapping[fx.Node, Tensor]
 
-
-def rewrite(module: fx.GraphModule, choice: Choice, weights: Weights) -> list[Pack]:
+def rewrite(module: fx.GraphModule, choice: Choice, traced: Traced) -> tuple[Whole, ...]:
     """Replace what was chosen in a module's graph, and compile its code again.
 
-    Returns the weights that were put together. Their parts are to be moved when all that compiles
-    the graph is done: until then it holds the parameters to be where they were.
+    Returns the weights that are one now: the argument that was the first part of each is the whole.
     """
-    packs: list[Pack] = []
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    places = {node: place for place, node in enumerate(inputs)}
     order = {node: place for place, node in enumerate(module.graph.nodes)}
+    apart = kept_apart(module, choice.packs, traced)
     writer = _Writer(module, order)
-    for number, group in enumerate(choice.packs):
-        made = _packed(module, group, weights, number)
-        writer.replace_group(group, {name: _name(name, number) for name in made})
-        packs += made.values()
+    for group in choice.packs:
+        writer.replace_group(group, apart)
     for found in choice.single:
         writer.replace(found)
     left = set(module.graph.nodes)
@@ -37,34 +35,12 @@ def rewrite(module: fx.GraphModule, choice: Choice, weights: Weights) -> list[Pa
     for node in sorted(inner, key=order.__getitem__, reverse=True):
         if not node.users:
             module.graph.erase_node(node)
+    wholes = dict.fromkeys(nodes for g in choice.packs for nodes in weight_nodes(g).values())
+    for nodes in wholes:
+        writer.widen(nodes, inputs[-1], traced)
     module.graph.lint()
     module.recompile()
-    return packs
-
-
-def _packed(
-    module: fx.GraphModule, group: Sequence[Match], weights: Weights, number: int
-) -> dict[str, Pack]:
-    """Register a group's weights as one, by the name of the argument and the group's number."""
-    packs = {}
-    for argument in ("weight", "bias"):
-        nodes = [m.tensors[argument].node for m in group if argument in m.tensors]
-        if nodes:
-            packs[argument] = packed([weights[node] for node in nodes])
-            _register(module, _name(argument, number), packs[argument].whole)
-    return packs
-
-
-def _name(argument: str, number: int) -> str:
-    return f"packed_{argument}_{number}"
-
-
-def _register(module: fx.GraphModule, name: str, whole: Tensor) -> None:
-    """Register a tensor where torch.compile's other backends know it as one that stays."""
-    module.register_buffer(name, whole, persistent=False)
-    sources = getattr(module, "_param_name_to_source", None)  # of a graph that dynamo made
-    if sources is not None:
-        sources[name] = ConstantSource(source_name=name)
+    return tuple(Whole([places[node] for node in nodes]) for nodes in wholes)
 
 
 class _Writer:
@@ -73,25 +49,39 @@ class _Writer:
     def __init__(self, module: fx.GraphModule, order: Mapping[fx.Node, int]) -> None:
         self.graph, self.order = module.graph, order
         self.taken: dict[fx.Node, fx.Node] = {}
+        self.packed: set[fx.Node] = set()  # calls that take wholes
 
-    def replace_group(self, group: Sequence[Match], whole: Mapping[str, str]) -> None:
+    def replace_group(self, group: Sequence[Match], apart: frozenset[fx.Node]) -> None:
+        """Call one op for a group; what is not in `apart` gets rows side by side."""
         graph, first = self.graph, min(group, key=lambda m: self.order[m.root])
         with graph.inserting_before(first.root):
-            given = {name: graph.get_attr(attribute) for name, attribute in whole.items()}
+            given = {name: nodes[0] for name, nodes in weight_nodes(group).items()}
             made = self._call(first, given)
+            self.packed.add(made)
             start, parts = 0, []
             for found in group:
                 rows = found.sizes["N"]
-                parts.append(graph.call_function(torch.narrow, (made, -1, start, rows)))
+                part = graph.call_function(torch.narrow, (made, -1, start, rows))
+                if found.root not in apart:
+                    part = graph.call_method("contiguous", (part,))
+                parts.append(part)
                 start += rows
         for found, part in zip(group, parts, strict=True):
-            for user in found.root.users:
-                # Rows of the part lie apart, and a view may want them side by side.
-                if user.op == "call_method" and user.target == "view":
-                    user.target = "reshape"
-                elif user.target is torch.ops.aten.view.default:
-                    user.target = torch.ops.aten.reshape.default
             self._take_over(found.root, part)
+
+    def widen(self, nodes: Sequence[fx.Node], last_input: fx.Node, traced: Traced) -> None:
+        """Let the first of these inputs be all of them; give its other readers what it was."""
+        first, values = nodes[0], [traced.values[node] for node in nodes]
+        readers = [user for user in first.users if user not in self.packed]
+        if readers:
+            with self.graph.inserting_after(last_input):
+                part = self.graph.call_function(torch.narrow, (first, 0, 0, values[0].shape[0]))
+            part.meta = dict(first.meta)
+            for reader in readers:
+                reader.replace_input_with(first, part)
+        assert traced.mode is not None
+        with traced.mode, torch.no_grad():
+            first.meta["example_value"] = torch.cat(values)
 
     def replace(self, found: Match) -> None:
         graph, anchor = self.graph, found.root
@@ -100,9 +90,10 @@ class _Writer:
         with graph.inserting_before(anchor):
             made = self._call(found, {})
             if found.total is None:
-                self._take_over(found.root, made)
+                self._take_over(found.root, self._as_before(found, made))
                 return
             pair = [graph.call_function(operator.getitem, (made, place)) for place in (0, 1)]
+            pair = [self._as_before(found, one) for one in pair]
         for old, new in zip((found.root, found.total), pair, strict=True):
             self._take_over(old, new)
 
@@ -121,7 +112,7 @@ class _Writer:
             if name in given:
                 args.append(given[name])
             elif name in found.tensors:
-                args.append(self._rows(found.tensors[name]))
+                args.append(self._read(found, name))
             elif name in found.numbers:
                 args.append(found.numbers[name])
             elif name == "activation":
@@ -130,9 +121,23 @@ class _Writer:
                 args.append(argument.default_value)
         return self.graph.call_function(op, tuple(args))
 
-    def _rows(self, rows: Rows) -> fx.Node:
+    def _read(self, found: Match, name: str) -> fx.Node:
+        """Return what an op reads: rows of a weight, tokens in the order of the memory."""
+        rows = found.tensors[name]
         node = self.taken.get(rows.node, rows.node)
+        if found.pattern.is_by_token(name):
+            return self._permuted(found, node, found.order)
         if rows.end < 0:
             return node
         size = rows.end - rows.first
         return self.graph.call_function(torch.narrow, (node, 0, rows.first, size))
+
+    def _as_before(self, found: Match, made: fx.Node) -> fx.Node:
+        """Return a result with the order of dims that its readers know."""
+        back = [found.order.index(dim) for dim in range(len(found.order))]
+        return self._permuted(found, made, back)
+
+    def _permuted(self, found: Match, node: fx.Node, order: Sequence[int]) -> fx.Node:
+        if found.is_contiguous:
+            return node
+        return self.graph.call_method("permute", (node, tuple(order)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator
 from torch._subclasses import FakeTensor, FakeTensorMode
@@ -26,7 +27,16 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def is_composite(func: OpOverload) -> bool:
+    """Say whether a function of PyTorch is made of others; what asks for a size is none at all."""
+    name: str = func.name()  # type: ignore[no-untyped-call]
+    if func.namespace != "aten" or not torch._C._dispatch_has_kernel(name):
+        return False
+    return bool(func.has_kernel_for_dispatch_key(_COMPOSITE))
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -53,7 +63,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         named = dict(kwargs or {})
-        if func.namespace == "aten" and func.has_kernel_for_dispatch_key(_COMPOSITE):
+        if is_composite(func):
             with self:
                 made: object = func.decompose(*args, **named)
             if made is not NotImplemented:
@@ -126,6 +136,8 @@ class Traced:
     computed: set[fx.Node] = field(default_factory=set)  # that make tensors, lists of them too
     views: set[fx.Node] = field(default_factory=set)  # of what another node has made
     unstable: set[fx.Node] = field(default_factory=set)  # in memory that the graph writes to
+    results: dict[fx.Node, object] = field(default_factory=dict)  # of all nodes, lists too
+    mode: FakeTensorMode | None = None  # of the values
 
 
 def traced(module: fx.GraphModule, inputs: Sequence[object], terms: Terms) -> Traced:
@@ -133,11 +145,13 @@ def traced(module: fx.GraphModule, inputs: Sequence[object], terms: Terms) -> Tr
     mode = _fake_mode(module, inputs)
     recorder = Recorder(terms)
     run = _Run(module, mode, recorder)
-    with _lenient(mode), mode, torch.no_grad(), recorder:
+    # With the dispatcher in Python, as in torch.compile itself: that in C++ may fix symbolic sizes.
+    with lenient(mode), mode, torch.no_grad(), enable_python_dispatcher(), recorder:
         run.run(*(run.fake(node, given) for node, given in _given(module, inputs)))
     for node, value in run.found.values.items():
         if storage_of(value) in recorder.written:
             run.found.unstable.add(node)
+    run.found.results, run.found.mode = run.env, mode
     return run.found
 
 
@@ -147,8 +161,17 @@ def _given(module: fx.GraphModule, inputs: Sequence[object]) -> Iterator[tuple[f
 
 
 def _fake_mode(module: fx.GraphModule, inputs: Sequence[object]) -> FakeTensorMode:
+    """Return the mode of the inputs' values.
+
+    In another one (torch.compile has a second for its backends) a view of an input would get memory
+    of its own, and a write to it would not be seen.
+    """
     known = [_example(n) for n in module.graph.nodes if n.op == "placeholder"]
-    found: FakeTensorMode | None = detect_fake_mode([*known, *inputs])
+    for value in (*known, *inputs):
+        if isinstance(value, FakeTensor):
+            own: FakeTensorMode = value.fake_mode
+            return own
+    found: FakeTensorMode | None = detect_fake_mode(inputs)
     return found or FakeTensorMode()
 
 
@@ -157,7 +180,7 @@ def _example(node: fx.Node) -> object:
 
 
 @contextmanager
-def _lenient(mode: FakeTensorMode) -> Iterator[None]:
+def lenient(mode: FakeTensorMode) -> Iterator[None]:
     """Let parameters that a module holds into the calls, and shapes be asked without a guard."""
     allowed, shapes = mode.allow_non_fake_inputs, mode.shape_env
     mode.allow_non_fake_inputs = True
@@ -185,6 +208,8 @@ class _Run(fx.Interpreter):
     def run_node(self, n: fx.Node) -> object:
         if isinstance(n.target, HigherOrderOperator):
             return _example(n)  # a graph inside of the graph: what it computes is not looked at
+        if n.op != "placeholder" and isinstance(_example(n), _SYMBOLS):
+            return _example(n)  # a number that may change between calls, read from a tensor
         made: object = super().run_node(n)
         if n.op == "get_attr" and isinstance(made, Tensor):
             made = self.mode.from_tensor(made)

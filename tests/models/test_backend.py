@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -34,7 +36,7 @@ def test_torch_compile_knows_the_backend_by_name() -> None:
         torch.testing.assert_close(compiled(gate, up), module(gate, up), rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("options", [{"speed": 11}, {"rest": "nothing"}])
+@pytest.mark.parametrize("options", [{"speed": 11}, {"rest": "nothing"}, {"pack": "no"}])
 def test_an_unknown_option_of_the_backend_is_told(options: dict[str, object]) -> None:
     compiled = torch.compile(Gated(), backend="mirage_kernels", options=options)
     with pytest.raises(Exception, match="work"), torch.no_grad():
@@ -49,6 +51,73 @@ def test_a_model_that_was_not_optimized_has_no_report() -> None:
 def test_what_is_no_module_is_refused_in_a_sentence() -> None:
     with pytest.raises(RuntimeError, match=r"torch\.nn\.Module"):
         mirage_kernels.optimize(torch.relu)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "nope"}, {"mode": 3}, {"mode": ["default"]}, {"pack": "no"}, {"compiled_only": 1}],
+)
+def test_an_option_that_does_not_work_is_told_at_once(options: dict[str, object]) -> None:
+    module = Gated()
+    with pytest.raises(RuntimeError, match=rf"{next(iter(options))} is .* works?$"):
+        mirage_kernels.optimize(module, **options)
+    with pytest.raises(RuntimeError, match=r"optimize\(model\)"):
+        mirage_kernels.report(module)
+
+
+def container() -> nn.Module:
+    """Return modules of torch's own in a container of torch's own."""
+    return nn.Sequential(nn.RMSNorm(64, eps=1e-5), nn.Linear(64, 96)).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("make", "op"),
+    [
+        (container, "rms_norm_linear"),
+        (lambda: nn.RMSNorm(64, eps=1e-5).to(torch.bfloat16), "rms_norm"),
+        (lambda: nn.Linear(64, 96).to(torch.bfloat16), "linear"),
+    ],
+)
+def test_a_module_of_torchs_own_is_one_graph(make: Callable[[], nn.Module], op: str) -> None:
+    module, x = make(), tokens()
+    with torch.no_grad():
+        wanted = module(x)
+        made = mirage_kernels.optimize(module, fullgraph=True)(x)
+    torch.testing.assert_close(made, wanted, rtol=2e-2, atol=2e-2)
+    assert [row.what.split()[0] for row in mirage_kernels.report(module).replaced] == [op]
+
+
+def test_a_module_that_torch_compile_was_given_is_optimized() -> None:
+    module = mirage_kernels.optimize(torch.compile(container(), backend="eager"))
+    with torch.no_grad():
+        module(tokens())
+    assert mirage_kernels.report(module).replaced
+
+
+def test_many_containers_are_a_graph_each() -> None:
+    modules = [container() for _ in range(9)]  # torch.compile makes eight of one function's code
+    with torch.no_grad():
+        for module in modules:
+            mirage_kernels.optimize(module)(tokens())
+    assert all(mirage_kernels.report(module).replaced for module in modules)
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+def test_an_optimized_container_is_copied_pickled_and_saved(is_called: bool) -> None:
+    module, x = mirage_kernels.optimize(container()), tokens()
+    with torch.no_grad():
+        wanted = module(x) if is_called else module.forward(x)
+        for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), container()):
+            other.load_state_dict(module.state_dict())
+            torch.testing.assert_close(other(x), wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_a_report_tells_a_call_without_a_graph_from_none() -> None:
+    module = mirage_kernels.optimize(Gated())
+    assert "nothing was called yet" in str(mirage_kernels.report(module))
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        module(tokens(), tokens())
+    assert "made no graph" in str(mirage_kernels.report(module))
 
 
 def test_every_recipe_of_an_op_over_rows_gives_a_pattern() -> None:
