@@ -123,7 +123,7 @@ class Whole:
         self._parts: Callable[[Sequence[object]], tuple[Tensor, ...]] = itemgetter(*places)
         self._found: _Found | None = None
 
-    def of(self, given: Sequence[object]) -> Tensor | None:
+    def of(self, given: Sequence[object]) -> _Found | None:
         """Return the whole for a call's arguments; None where they cannot be moved into one.
 
         It is a view of the parameters' memory. No call copies a weight but the first with
@@ -131,10 +131,10 @@ class Whole:
         """
         parts, found = self._parts(given), self._found
         if found is not None and found.addresses == _addresses(parts):
-            return found.whole
+            return found
         return self._look(parts, given)
 
-    def _look(self, parts: Sequence[Tensor], given: Sequence[object]) -> Tensor | None:
+    def _look(self, parts: Sequence[Tensor], given: Sequence[object]) -> _Found | None:
         self._found = None
         with _moving, torch.inference_mode(False), torch.no_grad():
             if not is_packed(parts):
@@ -143,8 +143,8 @@ class Whole:
                 _move(parts)
             first, rows = parts[0].detach(), sum(t.shape[0] for t in parts)
             whole = first.as_strided((rows, *first.shape[1:]), first.stride())
-        self._found = _Found(_addresses(parts), whole, ref(parts[0], self._forget))
-        return whole
+        self._found = made = _Found(_addresses(parts), whole, ref(parts[0], self._forget))
+        return made
 
     def _forget(self, _: object) -> None:
         self._found = None
@@ -169,20 +169,44 @@ def _move(parts: Sequence[Tensor]) -> None:
         start += part.shape[0]
 
 
-@dataclass(frozen=True)
 class PackedCall:
     """A compiled graph that takes wholes in the place of their first parts."""
 
-    compiled: Callable[..., object]
-    wholes: tuple[Whole, ...]
-    apart: Callable[..., object]  # the graph that takes the parts, for those that cannot be moved
+    def __init__(
+        self,
+        compiled: Callable[..., object],
+        wholes: Sequence[Whole],
+        apart: Callable[..., object],
+    ) -> None:
+        self.compiled, self.wholes = compiled, tuple(wholes)
+        self.apart = apart  # the graph that takes the parts, for those that cannot be moved
+        self._places = [whole.places[0] for whole in wholes]
+        self._parts: Callable[[Sequence[object]], tuple[Tensor, ...]]
+        self._parts = itemgetter(*(place for whole in wholes for place in whole.places))
+        # Of the last call: where all parts were, and what holds their wholes.
+        self._seen: tuple[tuple[int, ...], tuple[ref[_Found], ...]] = ((), ())
 
     def __call__(self, *args: object) -> object:
         """Run the graph on its arguments."""
-        given = [*args]
-        for whole in self.wholes:
-            found = whole.of(args)
-            if found is None:
-                return self.apart(*args)
-            given[whole.places[0]] = found
+        given, found = [*args], self._as_before(args) or self._looked(args)
+        if not found:
+            return self.apart(*args)
+        for place, one in zip(self._places, found, strict=True):
+            given[place] = one.whole
         return self.compiled(*given)
+
+    def _as_before(self, args: Sequence[object]) -> list[_Found]:
+        """Return what holds the wholes of the last call, if the parts are still there."""
+        addresses, kept = self._seen
+        if _addresses(self._parts(args)) != addresses:
+            return []
+        found = [one for held in kept if (one := held()) is not None]
+        return found if len(found) == len(kept) else []
+
+    def _looked(self, args: Sequence[object]) -> list[_Found]:
+        """Return what holds the wholes of a call, nothing where some cannot be made."""
+        found = [one for whole in self.wholes if (one := whole.of(args)) is not None]
+        if len(found) < len(self.wholes):
+            return []
+        self._seen = (_addresses(self._parts(args)), tuple(map(ref, found)))
+        return found

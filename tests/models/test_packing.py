@@ -131,7 +131,7 @@ def test_no_weight_is_moved_or_copied_by_a_later_call(monkeypatch: pytest.Monkey
     found = packing.Whole((0, 1))
     whole = found.of([module.q.weight, module.k.weight])
     assert whole is not None
-    assert whole.data_ptr() == module.q.weight.data_ptr()
+    assert whole.whole.data_ptr() == module.q.weight.data_ptr()
     assert found.of([module.q.weight, module.k.weight]) is whole
     assert is_right(module)
 
