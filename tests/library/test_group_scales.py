@@ -105,14 +105,20 @@ def drawn(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return (values / 16 + 0.1 if name in SCALES else values).to(dtype)
 
 
+# Of each function the sizes whose blocks end differently; the types are the same to blocks.
+@pytest.mark.parametrize(
+    ("run", "size"),
+    [(of_groups, "small"), (with_zeros, "short"), (of_blocks, "rest"), (siblings, "whole")],
+)
+def test_blocks_compute_their_mugraph(run: Run, size: str) -> None:
+    record = only_kernel(cut(run, "bf16", size))
+    assert {v.schedule for v in record.variants} <= {"sliced_k", "cluster_split_k"}
+    require_blocks(record)
+
+
 @pytest.mark.parametrize(("run", "dtype", "size"), CASES, ids=lambda x: getattr(x, "__name__", x))
 class TestGroupScales:
     """Kernels that scale groups of what they convert."""
-
-    def test_blocks_compute_their_mugraph(self, run: Run, dtype: str, size: str) -> None:
-        record = only_kernel(cut(run, dtype, size))
-        assert {v.schedule for v in record.variants} <= {"sliced_k", "cluster_split_k"}
-        require_blocks(record)
 
     @pytest.mark.gpu
     def test_results_are_right(self, run: Run, dtype: str, size: str, tmp_path: Path) -> None:
