@@ -30,7 +30,7 @@ from mirage_kernels.generator.frontend.export import (
 )
 from mirage_kernels.generator.frontend.portions import Portion, Traced, traced
 from mirage_kernels.generator.frontend.positional.lower import flat, sizes_of
-from mirage_kernels.generator.frontend.repeats import as_views
+from mirage_kernels.generator.frontend.repeats import without_repeats
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import Dim, DType, Graph, Node
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
@@ -162,7 +162,7 @@ def longer_by(
 def _portion(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]) -> Portion:
     """Return all that torch.export makes of a function."""
     program = exported(function, examples)
-    as_views(program.graph)
+    without_repeats(program.graph)
     as_numbers(program.graph)
     return Portion(
         name_of(function),

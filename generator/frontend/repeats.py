@@ -10,8 +10,8 @@ from typing import Any
 from mirage_kernels.generator.frontend.editing import added, arguments_of, is_op, substitute
 
 
-def as_views(graph: Any) -> None:
-    """Put views in the places of what repeats every element of a dim equally often."""
+def without_repeats(graph: Any) -> None:
+    """Write elements that are repeated in turn as a view that PyTorch copies and kernels do not."""
     import torch
 
     aten = torch.ops.aten

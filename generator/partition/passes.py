@@ -7,7 +7,6 @@ from typing import Any
 
 from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.editing import Node
-from mirage_kernels.generator.frontend.repeats import as_views
 from mirage_kernels.generator.partition.casts import casts_last, expands_last
 from mirage_kernels.generator.partition.constants import with_numbers
 from mirage_kernels.generator.partition.packed import part_columns, slice_first
@@ -32,7 +31,6 @@ def prepare(
         with_numbers(program)
     graphs = [program.graph for program in programs]
     for graph in graphs:
-        as_views(graph)
         rewritten(graph)
         casts_last(graph)
         expands_last(graph)

@@ -21,7 +21,8 @@ from typing import Any
 from mirage_kernels.generator.frontend.aten import ATEN
 from mirage_kernels.generator.frontend.editing import CASTS, added, is_view
 from mirage_kernels.generator.frontend.export import operator_of
-from mirage_kernels.generator.partition.rewriting import regions, without_repeats
+from mirage_kernels.generator.frontend.repeats import without_repeats
+from mirage_kernels.generator.partition.rewriting import regions
 
 Node = Any  # torch.fx.Node
 SPLITS = frozenset(("split", "split_with_sizes", "chunk"))

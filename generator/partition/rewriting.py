@@ -280,24 +280,6 @@ def _without_copies_of_all(graph: Any) -> None:
         substitute(graph, node, added(graph, node, aten.reshape.default, (more, whole)))
 
 
-def without_repeats(graph: Any) -> None:
-    """Write elements that are repeated in turn as a view that PyTorch copies and kernels do not."""
-    import torch
-
-    aten = torch.ops.aten
-    for node in [n for n in graph.nodes if is_op(n, "repeat_interleave")]:
-        given = dict(zip(("x", "repeats", "dim"), node.args, strict=False)) | node.kwargs
-        x, times, dim = given["x"], given.get("repeats"), given.get("dim")
-        if not isinstance(times, int) or not isinstance(dim, int):
-            continue
-        at = dim % x.meta["val"].dim()
-        sizes = [-1] * (x.meta["val"].dim() + 1)
-        sizes[at + 1] = times
-        one = added(graph, node, aten.unsqueeze.default, (x, at + 1))
-        more = added(graph, node, aten.expand.default, (one, sizes))
-        substitute(graph, node, added(graph, node, aten.flatten.using_ints, (more, at, at + 1)))
-
-
 @dataclass(frozen=True)
 class _Complexes:
     """Complex products as real ones."""
