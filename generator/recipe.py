@@ -241,20 +241,13 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
     check_parameters(source)
     builder = Builder(Level.KERNEL)
     types = source.input_types(chosen, dtype)
-    arguments = {
-        name: Tensor(
-            builder,
-            builder.input(
-                name,
-                type_,
-                optional=name in source.optional,
-                grouped=source.grouped.get(name),
-            ),
-        )
-        for name, type_ in types.items()
-    }
+    arguments = dict[str, Tensor]()
+    for name, type_ in types.items():
+        optional, grouped = name in source.optional, source.grouped.get(name)
+        made = builder.input(name, type_, optional=optional, grouped=grouped)
+        arguments[name] = Tensor(builder, made)
     try:
-        made = source.program(**arguments, **source.choices)
+        returned = source.program(**arguments, **source.choices)
     except (RecipeError, GraphError):
         raise
     except (Exception, SystemExit) as error:  # the recipe's own code may raise anything
@@ -265,7 +258,7 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
             f"recipe {source.name} fails: {type(error).__name__}: {error}",
             f"look at {Path(line.filename).name}:{line.lineno}: {line.line}",
         ) from error
-    return checked_spec(source, made)
+    return checked_spec(source, returned)
 
 
 def output_type(source: Recipe, chosen: Shape, dtype: DType) -> TensorType:

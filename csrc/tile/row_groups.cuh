@@ -4,6 +4,7 @@
 
 #include "tile/math/elementwise.cuh"
 #include "tile/sync/dependent_launch.cuh"
+#include "tile/work.cuh"
 
 namespace mirage::tile {
 
@@ -68,30 +69,6 @@ template <int kThreads, class Groups>
 __device__ GroupsCopy<kThreads, Groups> copy_of(Groups groups, const typename Groups::Element* from,
                                                 int pitch, int first_row, int rows) {
   return {groups, from, pitch, first_row, rows};
-}
-
-// Work around a loop's copies of weights: what they would delay is asked for before them, before
-// the previous kernel ends where these weights are constant, and kept behind them.
-template <class Ask, class Keep>
-struct AroundCopies {
-  bool asked;
-  Ask ask_first;
-  Keep keep;
-  __device__ void ask() const {
-    if (!asked) ask_first();
-  }
-  __device__ void compute() const { keep(); }
-};
-
-template <class Prefetch, class Ask, class Keep>
-__device__ AroundCopies<Ask, Keep> around_copies(bool early, Prefetch prefetch, Ask ask,
-                                                 Keep keep) {
-  if (early) {
-    ask();
-  } else {
-    prefetch();
-  }
-  return {early, ask, keep};
 }
 
 __device__ inline __half2 twice(__half v) { return __half2half2(v); }

@@ -18,7 +18,7 @@ def type_text(s: Statement, program: TileProgram, depth: str, own: str = "T") ->
     of, roles = dict(program.operand(s).grouped), program.roles
     same = f", {of[roles.rows]}" if roles.rows in of else ""
     element = OTHER_TYPES.get(s.dtype, own)
-    return f"tile::RowGroups<{element}, Config::kRows, {depth}, {of.get(roles.depth, 1)}{same}>"
+    return f"tile::RowGroups<{element}, Config::kRows, {depth}, {of[roles.depth]}{same}>"
 
 
 def copy_line(s: Statement, program: TileProgram, threads: str, behind: str = "") -> str:

@@ -83,7 +83,9 @@ def grouped(lowered: Lowered, kept: Collection[str]) -> Lowered:
     of_weights = (n.out.type for n in lowered.graph.inputs if n.out.type.dtype in EIGHT_BITS)
     pairs = dict.fromkeys(pair for type_ in of_weights for pair in pairwise(type_.names))
     for outer, inner in pairs:
-        one = None if {outer, inner} & {*kept} else _spread(lowered, outer, inner)
+        sizes = sizes_of(lowered.graph)
+        apart = {outer, inner} & {*kept} or sizes[outer] * sizes[inner] > LARGEST_STATIC
+        one = None if apart else _spread(lowered, outer, inner)
         if one is not None and (one := with_one(one, outer, inner)) is not None:
             plain = inner.rstrip("0123456789_")
             name = plain if plain and plain not in sizes_of(one.graph) else inner

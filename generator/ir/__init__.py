@@ -13,6 +13,7 @@ from mirage_kernels.generator.ir.graph import Phase as Phase
 from mirage_kernels.generator.ir.graph import Space as Space
 from mirage_kernels.generator.ir.graph import TensorType as TensorType
 from mirage_kernels.generator.ir.graph import Value as Value
+from mirage_kernels.generator.ir.graph import extents_in_memory as extents_in_memory
 from mirage_kernels.generator.ir.graph import held_dims as held_dims
 from mirage_kernels.generator.ir.graph import in_memory as in_memory
 from mirage_kernels.generator.ir.graph import join_phases as join_phases

@@ -75,6 +75,14 @@ def in_memory(dims: Iterable[Dim], grouped: Iterable[tuple[str, int]]) -> tuple[
     )
 
 
+def extents_in_memory(
+    names: Iterable[str], grouped: Iterable[tuple[str, int]], over: str
+) -> list[str]:
+    """Return the same extents as texts, where dims stand for theirs; `over` is what divides."""
+    of = dict(grouped)
+    return [f"{name} {over} {of[name]}" if name in of else name for name in names]
+
+
 @dataclass(frozen=True)
 class Value:
     """A named edge of a graph."""

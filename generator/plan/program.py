@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Protocol, TypeVar
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Dim, DType, Graph, Node, TensorType
+from mirage_kernels.generator.ir import Dim, DType, Graph, Node, TensorType, extents_in_memory
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
 
 
@@ -165,8 +165,7 @@ class Operand:
     @property
     def in_memory(self) -> list[str]:
         """The extents of its dims in memory, as a text: `K / 128` where 128 have one element."""
-        of = dict(self.grouped)
-        return [f"{d} / {of[d]}" if d in of else d for d in self.type.names]
+        return extents_in_memory(self.type.names, self.grouped, "/")
 
 
 @dataclass(frozen=True)

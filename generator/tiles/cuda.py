@@ -46,7 +46,6 @@ from mirage_kernels.generator.tiles.stores import (
     write_rows,
     write_stores,
 )
-from mirage_kernels.generator.tiles.vectors import has_uneven_rows
 
 
 class KernelWriter:
@@ -76,11 +75,7 @@ class KernelWriter:
             yield self.formulas.tensor(n.name), self.program.tensors[n.name], len(n.out.type.dims)
 
     def ended(self) -> list[tuple[str, str]]:
-        """Return the tensors whose ends a kernel knows: its field, the kernel graph's name."""
-        if not any(has_uneven_rows(self.program.whole(n.name)) for n in self.inputs):
-            return []
-        if not self.writer.lines:
-            self.part_text()
+        """Return the tensors whose ends a written kernel knows: field, the kernel graph's name."""
         pairs = ((self.formulas.tensor(n.name), self.program.tensors[n.name]) for n in self.inputs)
         return [(field, name) for field, name in pairs if self._is_ended(field)]
 

@@ -28,7 +28,8 @@ from mirage_kernels.generator.ir import (
     parts_of,
 )
 from mirage_kernels.generator.tiles.cuda import KernelWriter
-from mirage_kernels.generator.tiles.horizontal import JointWriter, launches
+from mirage_kernels.generator.tiles.horizontal import JointWriter
+from mirage_kernels.generator.tiles.horizontal import launches as launched_together
 from mirage_kernels.generator.tiles.program import BlockProgram
 from mirage_kernels.generator.tiles.statements import Rows, Store
 from mirage_kernels.generator.tiles.vectors import has_uneven_rows
@@ -161,10 +162,11 @@ class Launcher:
         w.write(f'#include "general/{self._header}.cuh"', "")
         w.write("namespace mirage::generated {", "namespace {", "")
         for bucket in self.buckets:
-            for launch in self._launches(bucket):
+            launches = self._launches(bucket)
+            for launch in launches:
                 w.lines += launch.text()
                 w.line()
-            self._bucket(w, bucket)
+            self._bucket(w, bucket, launches)
             w.line()
         w.write("}  // namespace", "}  // namespace mirage::generated", "")
         self._entry(w)
@@ -181,7 +183,7 @@ class Launcher:
     def _launches(self, bucket: Bucket) -> list[KernelWriter | JointWriter]:
         """Return what writes the kernel of each launch, in order."""
         name, made = self.about["name"], list[KernelWriter | JointWriter]()
-        for own in launches(bucket.programs):
+        for own in launched_together(bucket.programs):
             parts = [
                 KernelWriter(bucket.programs[i], f"{name}_{i}_{bucket.name}", self.storage)
                 for i in own
@@ -251,8 +253,10 @@ class Launcher:
         count = " * ".join(f"int64_t({self._extent(d, parts)})" for d in value.type.dims)
         return f"general::rounded({count or 1} * {value.type.dtype.bytes})"
 
-    def _bucket(self, w: Writer, bucket: Bucket) -> None:
-        """Write the functions of a bucket: its launches, and the bytes of its workspace."""
+    def _bucket(
+        self, w: Writer, bucket: Bucket, launches: Sequence[KernelWriter | JointWriter]
+    ) -> None:
+        """Write the functions of a bucket: its launches, which are written, and its workspace."""
         parts = self._extents(bucket)
         with w.block(f"int64_t workspace_{bucket.name}(const int64_t* dims) {{"):
             self._dims(w)
@@ -279,7 +283,7 @@ class Launcher:
             aligned = " && ".join(f"{v.name}_tensor.aligned" for v in values)
             w.line(f"const bool aligned = {aligned};")
             w.line("cudaError_t status = cudaSuccess;")
-            for i, launch in enumerate(self._launches(bucket)):
+            for i, launch in enumerate(launches):
                 self._call(w, f"args_{i}", launch, parts)
             w.line("return status;")
 

@@ -14,6 +14,7 @@ from mirage_kernels.generator.ir import (
     Node,
     TensorType,
     Value,
+    extents_in_memory,
     index_tensors,
     parts_of,
 )
@@ -45,8 +46,7 @@ class Given:
     @property
     def extents(self) -> list[str]:
         """Its extents in memory, as texts."""
-        of = dict(self.grouped)
-        return [f"{d} // {of[d]}" if d in of else d for d in self.dims]
+        return extents_in_memory(self.dims, self.grouped, "//")
 
 
 @dataclass(frozen=True)

@@ -205,8 +205,10 @@ class PackedCall:
 
     def _looked(self, args: Sequence[object]) -> list[_Found]:
         """Return what holds the wholes of a call, nothing where some cannot be made."""
-        found = [one for whole in self.wholes if (one := whole.of(args)) is not None]
-        if len(found) < len(self.wholes):
-            return []
+        found = list[_Found]()
+        for whole in self.wholes:
+            if (one := whole.of(args)) is None:
+                return []  # and move no more
+            found.append(one)
         self._seen = (_addresses(self._parts(args)), tuple(map(ref, found)))
         return found

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, fx
 from torch._ops import HigherOrderOperator
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mirage_kernels.matching.packing import ALIGNED
 from mirage_kernels.matching.shapes import alike, equal, static
-from mirage_kernels.matching.trace import Traced, is_composite, lenient, storage_of, tensors_in
+from mirage_kernels.matching.trace import Elementary, Traced, lenient, storage_of, tensors_in
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -63,26 +62,17 @@ def _is_same(module: fx.GraphModule, changed: Mapping[fx.Node, Tensor], traced: 
         return all(run.is_same(node) for node in module.graph.nodes)
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(Elementary):  # type: ignore[no-untyped-call]
     """Notes whether a function was called on changed memory that may not find its elements."""
 
     def __init__(self, storages: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.storages, self.is_safe = storages, True
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
+    def called(
+        self, func: OpOverload, args: tuple[object, ...], named: Mapping[str, object]
     ) -> object:
-        named = dict(kwargs or {})
-        if is_composite(func):
-            with self:
-                made: object = func.decompose(*args, **named)
-            if made is not NotImplemented:
-                return made
+        """Run a call, and look at what it reads."""
         name = func.overloadpacket.__name__
         if func.namespace not in _LIBRARIES or name.startswith(_OF_MEMORY):
             given = {storage_of(t) for t in tensors_in([args, named])}

@@ -39,7 +39,32 @@ def is_composite(func: OpOverload) -> bool:
     return bool(func.has_kernel_for_dispatch_key(_COMPOSITE))
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Elementary(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Shows the calls of functions that are not made of others."""
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        named = dict(kwargs or {})
+        if is_composite(func):
+            with self:
+                made: object = func.decompose(*args, **named)
+            if made is not NotImplemented:
+                return made
+        return self.called(func, args, named)
+
+    def called(
+        self, func: OpOverload, args: tuple[object, ...], named: Mapping[str, object]
+    ) -> object:
+        """Run such a call."""
+        raise NotImplementedError
+
+
+class Recorder(Elementary):  # type: ignore[no-untyped-call]
     """Keeps the term of every tensor that a call makes."""
 
     def __init__(self, terms: Terms) -> None:
@@ -55,19 +80,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.known[id(tensor)] = (tensor, self.terms.leaf())
         return self.known[id(tensor)][1]
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
+    def called(
+        self, func: OpOverload, args: tuple[object, ...], named: Mapping[str, object]
     ) -> object:
-        named = dict(kwargs or {})
-        if is_composite(func):
-            with self:
-                made: object = func.decompose(*args, **named)
-            if made is not NotImplemented:
-                return made
+        """Run a call, and keep the terms of what it makes."""
         out: object = func(*args, **named)
         self._keep(func, args, named, out)
         return out

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile/cluster_split_k/block.cuh"
+#include "tile/work.cuh"
 
 namespace mirage::tile {
 
@@ -140,10 +141,6 @@ __device__ void multiply(Block block, bool reads_vectors, Before before, Body bo
 
 template <class Block, class Body>
 __device__ void multiply(Block block, bool reads_vectors, Body body) {
-  struct Nothing {
-    __device__ void ask() const {}
-    __device__ void compute() const {}
-  };
   multiply(block, reads_vectors, Nothing{}, body);
 }
 
