@@ -278,6 +278,11 @@ def entropy(x: Tensor) -> Tensor:
     return -(p * torch.log(p)).sum(-1)
 
 
+@program("others/token_logprobs", rows=FEW, at={"t": 1000}, x=("M", VOCABULARY), t=("M",))
+def token_logprobs(x: Tensor, t: Tensor) -> Tensor:
+    return torch.log_softmax(x.float() / 0.7, -1).gather(-1, t[:, None])
+
+
 # -- losses and gradients --------------------------------------------------------------------------
 
 

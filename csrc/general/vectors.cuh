@@ -41,9 +41,18 @@ __device__ inline float exp(float a) { return tile::near_exp(a); }
 // -- vectors -----------------------------------------------------------------------------------
 
 // So many neighbouring elements, loaded and stored at once.
-template <class T, int kWidth>
+template <class T, int kWidth, class = void>
 struct alignas(sizeof(T) * kWidth <= 16 ? sizeof(T) * kWidth : 16) Vector {
   T of[kWidth];
+};
+// Elements of 8 bits stay together: a compiler that copies them one by one does not see words.
+template <class T, int kWidth>
+struct alignas(kWidth <= 16 ? kWidth : 16)
+    Vector<T, kWidth, std::enable_if_t<tile::kHasEightBits<T> && kWidth % 4 == 0>> {
+  union {
+    uint32_t words[kWidth / 4];
+    T of[kWidth];
+  };
 };
 
 // An element of a vector as fp32: of bf16 one instruction, where the half by itself takes two.
@@ -53,8 +62,7 @@ __device__ float wide(const Vector<T, kWidth>& from, int i) {
     const uint32_t both = reinterpret_cast<const uint32_t*>(&from)[i / 2];
     return __uint_as_float(i % 2 == 0 ? both << 16 : both & 0xffff0000u);
   } else if constexpr (tile::kHasEightBits<T> && kWidth % 4 == 0) {
-    const uint32_t four = reinterpret_cast<const uint32_t*>(&from)[i / 4];
-    const float2 both = tile::pair_of<T>(four, i % 4 / 2);
+    const float2 both = tile::pair_of<T>(from.words[i / 4], i % 4 / 2);
     return i % 2 == 0 ? both.x : both.y;
   } else {
     return wide(from.of[i]);

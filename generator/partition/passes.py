@@ -8,6 +8,7 @@ from typing import Any
 from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.editing import Node
 from mirage_kernels.generator.partition.casts import casts_last, expands_last
+from mirage_kernels.generator.partition.chosen import chosen_first
 from mirage_kernels.generator.partition.constants import with_numbers
 from mirage_kernels.generator.partition.packed import part_columns, slice_first
 from mirage_kernels.generator.partition.pieces import copies_in, in_pieces, sliced
@@ -32,6 +33,7 @@ def prepare(
     graphs = [program.graph for program in programs]
     for graph in graphs:
         rewritten(graph)
+        chosen_first(graph)
         casts_last(graph)
         expands_last(graph)
         with_activations(graph)

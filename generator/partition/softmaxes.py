@@ -4,6 +4,7 @@
     log(softmax(x))              ->  log_softmax(x)
     softmax(cat(x, y))[..., :n]  ->  softmax_beside(x, y) = exp(x) / (sum(exp(x)) + sum(exp(y)))
     logsumexp(cat(x, y))         ->  logaddexp(logsumexp(x), logsumexp(y))
+    sum(p * log(p))              ->  sum(p * x) - logsumexp(x), where p = softmax(x)
 
 The third is attention with sinks: the softmax has one more term to sum, and nothing is joined. It
 is done before a function is cut, alike in its graphs at several extents.
@@ -15,7 +16,14 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
-from mirage_kernels.generator.frontend.editing import CASTS, Node, added, is_op, substitute
+from mirage_kernels.generator.frontend.editing import (
+    CASTS,
+    Node,
+    added,
+    arguments_of,
+    is_op,
+    substitute,
+)
 from mirage_kernels.generator.partition.pieces import (
     extents,
     joined_dim,
@@ -36,6 +44,8 @@ def with_columns_apart(graph: Any) -> None:
         _of_softmax(graph, log)
     for total in [n for n in graph.nodes if is_op(n, "logsumexp")]:
         _of_pieces(graph, total)
+    for total in [n for n in graph.nodes if is_op(n, "sum")]:
+        _negative_entropy(graph, total)
 
 
 def _without_maximum(graph: Any, softmax: Node) -> Node:
@@ -72,6 +82,30 @@ def _of_softmax(graph: Any, log: Node) -> None:
         given = (softmax.args[0], _dim_of(softmax), log.meta["val"].dtype)
         made = added(graph, log, torch.ops.aten.log_softmax.int, given)
         substitute(graph, log, made)
+
+
+def _negative_entropy(graph: Any, total: Node) -> None:
+    """Sum a softmax times its logarithm in one pass, which knows their sum behind it only."""
+    import torch
+
+    aten, product = torch.ops.aten, _same_as(total.args[0])
+    factors = [_same_as(n) for n in product.all_input_nodes] if is_op(product, "mul") else []
+    if [sum(is_op(n, kind) for n in factors) for kind in ("softmax", "log_softmax")] != [1, 1]:
+        return
+    given, region = arguments_of(total), regions(graph)
+    x, other = (_same_as(n.args[0]) for n in factors)
+    dims = {_behind(d, product) for d in given.get("dim") or ()}
+    places = {region[n] for n in (*factors, product, total)}
+    if x is not other or dims != {*map(_dim_of, factors)} or len(places) > 1:
+        return
+    dim, kept = [*dims], given["keepdim"]
+    wide = _cast(graph, x, total, torch.float32)
+    shares = added(graph, total, aten.softmax.int, (wide, *dim))
+    mean = added(graph, total, aten.mul.Tensor, (shares, wide))
+    mean = added(graph, total, aten.sum.dim_IntList, (mean, dim, kept))
+    whole = added(graph, total, aten.logsumexp.default, (wide, dim, kept))
+    made = added(graph, total, aten.sub.Tensor, (mean, whole))
+    substitute(graph, total, _cast(graph, made, total, total.meta["val"].dtype))
 
 
 def _without_cat(graph: Any, softmax: Node) -> None:

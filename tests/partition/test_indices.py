@@ -341,7 +341,7 @@ def likelihood(x: Tensor, index: Tensor) -> Tensor:
 LOGITS: Given = {"x": drawn(6, 32), "index": numbers(6, below=32)}
 SINGLE: dict[Callable[..., Any], tuple[list[str], str]] = {
     router: (["linear", "softmax", "[topk]", "sum, div"], "kernels cannot be made of it"),
-    gathered: (["log_softmax", "[gather]", "mul"], "it takes unsqueeze of torch.int64"),
+    gathered: (["[gather]", "logsumexp, sub, mul"], "it takes unsqueeze of torch.int64"),
     along: (["relu", "[take_along_dim]", "mul"], "it takes unsqueeze of torch.int64"),
     entropy: (["tanh, mul", "[cross_entropy_loss]"], "it takes index of torch.int64"),
     smoothed: (["[to]", "[cross_entropy_loss]"], "it takes index of torch.int64"),
