@@ -1,7 +1,7 @@
 # Every verb does its own set-up: a virtual environment, torch, the requirements, nvcc, the extension.
 # Variables to override: PYTHON, VENV, ARCH, TORCH (pip's requirement), PYTEST_ARGS, RUN_ARGS,
 # KERNELS (which are compiled: `core`, `all`, or patterns as "rms_norm_linear gqa/D128_*"). A wheel
-# holds all kernels, or those of RECIPES (such patterns) and MODEL ("llama-3.1-8b llama-3.1-8b@8":
+# holds all kernels, or those of RECIPES (such patterns) and MODEL ("llama-3.1-8b llama-3.1-70b@8":
 # what decoding takes, on one of 8 GPUs), where one of them is given.
 PYTHON ?= python3
 VENV ?= .venv

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -20,7 +21,7 @@ from mirage_kernels.generator.build.compile import (
     Sources,
     all_sources,
 )
-from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.errors import MirageError, ToolchainError
 from mirage_kernels.generator.frontend.decode_steps import needs
 from mirage_kernels.generator.frontend.models import load_model
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
@@ -30,6 +31,7 @@ from mirage_kernels.generator.records.folder import INCLUDE, emitted, sources_be
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import table_of
 from mirage_kernels.generator.settings import only
+from mirage_kernels.generator.terminal import Terminal
 
 KERNELS = ROOT / "kernels"
 CORE, MODEL = "core", "model:"
@@ -122,8 +124,10 @@ def kernel_name(record: KernelRecord) -> str:
 def version_label(only: Sequence[str], arch: str, kernels_dir: Path) -> str:
     """Return the local part of a wheel's version: `sm90a`; of a selection `sm90a.k1b2c3d4e`.
 
-    Wheels of other kernels have another one, so that pip tells them apart.
+    Wheels of other kernels have another one, so that pip tells them apart. Raises ToolchainError
+    for an architecture without kernels, too.
     """
+    all_sources(arch, kernels_dir)  # raises where there are none
     plain = arch.replace("_", "")
     if not only:
         return plain
@@ -131,5 +135,15 @@ def version_label(only: Sequence[str], arch: str, kernels_dir: Path) -> str:
     return f"{plain}.k{hashlib.sha256(table).hexdigest()[:8]}"  # k: digits alone lose zeros
 
 
+def main() -> int:
+    """Print the label of the wheel that the environment asks for, and return an exit code."""
+    try:
+        print(version_label(only(), os.environ.get("MIRAGE_KERNELS_ARCH", DEFAULT_ARCH), KERNELS))
+    except MirageError as error:
+        Terminal().fail(error)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    print(version_label(only(), os.environ.get("MIRAGE_KERNELS_ARCH", DEFAULT_ARCH), KERNELS))
+    sys.exit(main())

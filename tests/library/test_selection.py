@@ -10,7 +10,13 @@ import pytest
 
 from mirage_kernels import kernel_table
 from mirage_kernels.generator.build import compile as compiler
-from mirage_kernels.generator.build.selection import core, features_of, selected, version_label
+from mirage_kernels.generator.build.selection import (
+    core,
+    features_of,
+    main,
+    selected,
+    version_label,
+)
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.records.sources import table_of
@@ -71,3 +77,31 @@ def test_wheels_of_other_kernels_have_other_versions() -> None:
     assert re.fullmatch(r"sm90a\.k[0-9a-f]{8}", some)
     assert some != more
     assert version_label(["layer_norm/*", "layer_norm"], "sm_90a", KERNELS) == some
+
+
+@pytest.mark.parametrize(
+    ("only", "arch", "said"),
+    [
+        ("rms_norm_liner", "sm_90a", "no kernel is called 'rms_norm_liner'"),
+        ("model:llama-3.1-8", "sm_90a", "no known model called 'llama-3.1-8'"),
+        ("model:llama-3.1-8b@8", "sm_90a", "4 kernels of llama-3.1-8b@8 are not there"),
+        ("", "sm_99", "kernels/sm_99 holds no emitted kernels"),
+    ],
+)
+def test_a_wheel_that_cannot_be_made_is_refused_in_a_sentence(
+    only: str,
+    arch: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MIRAGE_KERNELS_ONLY", only)
+    monkeypatch.setenv("MIRAGE_KERNELS_ARCH", arch)
+    assert main() == 2
+    out, err = capsys.readouterr()
+    assert (out, said in err, "  hint: " in err) == ("", True, True)
+
+
+def test_the_readmes_wheel_of_a_model_has_its_kernels() -> None:
+    (named,) = re.findall(r'MODEL="(.+?)"', (compiler.ROOT / "README.md").read_text())
+    assert selected([f"model:{named}"], "sm_90a", KERNELS).cuda
