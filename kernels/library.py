@@ -287,8 +287,9 @@ def _has_gated_mlp(x: Tensor, rows: int, activation: str) -> bool:
 
 
 def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor) -> None:
-    moved = torch.lerp(h, functional.normalize(x, dim=-1), alpha)
-    functional.normalize(moved, dim=-1, out=out)
+    # In fp32: a length may be above what fp16 holds, and the components of a step below it.
+    moved = torch.lerp(h.float(), functional.normalize(x.float(), dim=-1), alpha.float())
+    out.copy_(functional.normalize(moved, dim=-1))
 
 
 def rms_norm(

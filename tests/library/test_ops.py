@@ -153,6 +153,15 @@ def test_an_infinite_token_leaves_other_tokens_alone(cases) -> None:
     assert not torch.isfinite(after[1]).any()
 
 
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm", "ntrans"])
+def test_norms_whose_sums_fp16_cannot_hold_are_summed_in_fp32(cases, op: str) -> None:
+    case = replace(cases[op], sizes={"K": 4096})
+    arguments = case.arguments(3)
+    arguments["x"] = (arguments["x"].float() * 1200).half()
+    (exact,) = case.oracle(arguments)
+    assert (case.call(**arguments).double() - exact).norm() / exact.norm() < 1e-3
+
+
 def test_accepts_what_a_gpu_would_not_cover() -> None:
     x, norm_weight, weight = torch.ones(2, 24), torch.ones(24), torch.ones(5, 24)
     y = rms_norm_linear(x.half(), norm_weight.half(), weight.half(), 0.0)
