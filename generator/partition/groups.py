@@ -135,9 +135,11 @@ class Grouping:
         self._merge_chains(self.groups, self.bare | self._quantized())
         self._merge_pieces(cuts.parted)
         self._merge_sums(cuts.apart)
-        for group in self.groups:
-            if all(operator_of(n) in SAME for n in group.nodes):  # nothing joins a cast
-                group.kind = Kind.CALL
+        for group in [g for g in self.groups if all(operator_of(n) in SAME for n in g.nodes)]:
+            group.kind, (_, *more) = Kind.CALL, group.nodes  # no kernel only casts or copies
+            del group.nodes[1:]
+            for node in more:
+                self._add(node, Group(Kind.CALL, group.region))
 
     # -- forming -----------------------------------------------------------------------------------
 

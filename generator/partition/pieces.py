@@ -205,18 +205,22 @@ def _sliced(graph: Any, split: Node) -> None:
 
 
 def _slice(graph: Any, x: Node, dim: int, taken: Range) -> Node:
-    """Return a slice of a tensor, which takes the place of those that are the same."""
+    """Return the one slice of a tensor that is so, behind the tensor."""
     import torch
 
     target = torch.ops.aten.slice.Tensor
     rank = len(shape_of(x))
-    with graph.inserting_after(x):
-        made = graph.call_function(target, (x, dim, *(taken if taken[2] > 1 else taken[:2])))
-    made.meta = {**x.meta, "val": target(x.meta["val"], dim, *taken)}
-    for old in [u for u in x.users if u is not made and u.target is target]:
-        if range_of(old) == (dim % rank, taken):
-            old.replace_all_uses_with(made)
-            graph.erase_node(old)
+    there = [u for u in x.users if u.target is target and range_of(u) == (dim % rank, taken)]
+    if not there:
+        with graph.inserting_after(x):
+            made = graph.call_function(target, (x, dim, *(taken if taken[2] > 1 else taken[:2])))
+        made.meta = {**x.meta, "val": target(x.meta["val"], dim, *taken)}
+        return made
+    made, *others = there
+    x.append(made)
+    for old in others:
+        old.replace_all_uses_with(made)
+        graph.erase_node(old)
     return made
 
 
@@ -357,7 +361,7 @@ class _Pieces:
         if alone and is_elementwise(x):
             return self.applied(x, user, at, piece)
         made = _slice(self.graph, x, len(shape) + at, piece)
-        self.region.setdefault(made, self.region.get(x, 0))
+        self.region[made] = self.region.get(x, 0)
         return made
 
     def erase(self, node: Node) -> None:

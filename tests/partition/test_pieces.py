@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from cutting import cut, drawn, made, really_made, require_same, ways
+from cutting import (
+    cut,
+    cut_given,
+    drawn,
+    made,
+    numbers,
+    really_made,
+    require_same,
+    require_same_memory,
+    ways,
+)
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -100,6 +110,25 @@ def written(x: Tensor, y: Tensor) -> Tensor:
     return both + torch.cat((x, y), 1)
 
 
+def squared(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    return torch.cat((x * 2, y + 1), -1) - w * w
+
+
+def powers(x: Tensor, y: Tensor) -> Tensor:
+    return x * x + rotated(x, x * (1 + x), y)
+
+
+def halves(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    both = torch.cat((x * 2, y), -1) * (w * w)
+    return both, torch.tanh(w[..., :24]) * w[..., :24] + w[..., 24:]
+
+
+def halves_written(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    both = torch.cat((x * 2, y), -1) * (w * w)
+    w[..., :24].copy_(y)
+    return both, torch.cat((x, y * 3), -1) * (w + w)
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, tuple[int, ...]]]] = {
     "parts of a product": (interleaved, {"x": (5, 64), "w": (96, 64)}),
     "a part that turns": (
@@ -124,6 +153,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, tuple[int, ...]]]] = {
     "one that is a result": (kept, {"x": (5, 24), "y": (5, 24)}),
     "a view beside": (turned, {"x": (5, 24, 8), "y": (5, 3, 24)}),
     "one that is written over": (written, {"x": (5, 24), "y": (5, 24)}),
+    "a square beside": (squared, {"x": (5, 24), "y": (5, 24), "w": (5, 48)}),
+    "a square of what turns": (powers, {"x": (5, 4, 24), "y": (5, 1, 24)}),
+    "slices behind": (halves, {"x": (5, 24), "y": (5, 24), "w": (5, 48)}),
 }
 
 
@@ -132,6 +164,12 @@ def test_what_is_computed_piece_by_piece_is_the_same(name: str) -> None:
     run, shapes = FUNCTIONS[name]
     program = cut(run, [], **shapes)
     require_same(program, run, **{n: drawn(*s) for n, s in shapes.items()})
+
+
+@pytest.mark.parametrize("run", [halves, halves_written])
+def test_a_slice_is_of_a_tensor_as_it_is_where_it_is_taken(run: Callable[..., Any]) -> None:
+    given = {"x": drawn(5, 24), "y": drawn(5, 24), "w": drawn(5, 48)}
+    require_same_memory(cut_given(run, given), run, given)
 
 
 @pytest.mark.parametrize("width", [16, 24])
@@ -197,3 +235,46 @@ def test_one_of_several_results_of_pytorch_is_copied_by_the_kernel_of_what_is_be
     (join,) = steps(program, "join")
     assert join["copies"] == []
     require_same(program, sorted_beside, x=drawn(5, 16))
+
+
+def nibbles(q: Tensor) -> Tensor:
+    return torch.cat(((q << 4) >> 4, q >> 4), -1).bfloat16()
+
+
+def nibbles_in_turn(q: Tensor) -> Tensor:
+    return torch.stack(((q & 15).bfloat16(), (q >> 4).bfloat16()), -1) * 2
+
+
+def of_groups(q: Tensor, scale: Tensor) -> Tensor:
+    pairs = torch.stack(((q & 15).bfloat16(), (q >> 4).bfloat16()), -1).flatten(-2)
+    return pairs.view(6, 4, 4) * scale[..., None]
+
+
+def in_fp32(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat((x.float(), y.float()), -1).view(6, 4, 4).sum(-1)
+
+
+def rounded_twice(x: Tensor) -> Tensor:
+    return x.half().bfloat16()
+
+
+def rounded_copy(x: Tensor) -> Tensor:
+    return x.half().t().contiguous()
+
+
+Q, X = numbers(6, 8, below=128, dtype=torch.int8), drawn(6, 8)
+CASTS: dict[Callable[..., Tensor], dict[str, Tensor]] = {
+    nibbles: {"q": Q},
+    nibbles_in_turn: {"q": Q},
+    of_groups: {"q": Q, "scale": drawn(6, 4)},
+    in_fp32: {"x": X, "y": X.flip(0)},
+    rounded_twice: {"x": X},
+    rounded_copy: {"x": X},
+}
+
+
+@pytest.mark.parametrize("run", CASTS, ids=lambda run: run.__name__)
+def test_no_kernel_only_casts(run: Callable[..., Tensor]) -> None:
+    program = cut_given(run, CASTS[run])
+    assert all({*text.split(", ")} - {"to"} for text in ways(program)[0])
+    require_same(program, run, **CASTS[run])
