@@ -303,7 +303,8 @@ def load_recipe(name_or_path: str) -> Recipe:
     if function is not None:
         from mirage_kernels.generator.frontend.from_torch import from_torch
 
-        return from_torch(function.run, function.examples, dynamic=function.dynamic)
+        own, dynamic = (function.run, function.examples), function.dynamic
+        return from_torch(*own, dynamic=dynamic, name=function.named)
     named = getattr(module, name, None) if name else None
     found = [r for r in _recipes_in(module) if name in ("", r.name) or r is named]
     if len(found) == 1:
@@ -342,6 +343,7 @@ def _file_and_name(name_or_path: str) -> tuple[Path | None, str]:
 
 def _function_of(module: ModuleType, name: str) -> Function | None:
     """Return a PyTorch function, or a module's class or instance, of a file."""
+    from mirage_kernels.generator.frontend.export import name_of
     from mirage_kernels.generator.partition.trace import Function
 
     named = getattr(module, name, None) if name else None
@@ -365,7 +367,8 @@ def _function_of(module: ModuleType, name: str) -> Function | None:
             f"{module.__name__}.py, {name}: {type(error).__name__}: {error}",
             "a class is called with what get_init_inputs() returns, example_inputs with nothing",
         ) from error
-    return Function(function, given, getattr(module, "dynamic", None) or {})
+    dynamic = getattr(module, "dynamic", None) or {}
+    return Function(function, given, dynamic, name_of(function, name))
 
 
 def _run_file(path: Path) -> ModuleType:

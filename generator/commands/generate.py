@@ -114,13 +114,15 @@ def _generate_function(
     function: Function, folder: Path, arguments: argparse.Namespace, terminal: Terminal
 ) -> int:
     """Generate the program of a PyTorch function in every dtype."""
-    from mirage_kernels.generator.partition.document import write_program
+    from mirage_kernels.generator.partition import document as documents
 
     if arguments.shape:
         raise ShapeError(
             f"{function.named} is a PyTorch function, whose extents its example inputs give",
             "leave out --shape, and change example_inputs",
         )
+    origin = documents.origin_of(arguments.recipe, folder)
+    documents.require_own_name(function.named, origin, folder)
     if arguments.dry_run:
         terminal.line(f"would generate {function.named} into {folder}")
         terminal.document({"folder": str(folder), "kernels": [{"function": function.named}]})
@@ -133,7 +135,7 @@ def _generate_function(
             made += [m for m in kernels if m[0] in program.results]
             written += [
                 *write(program.results, folder),
-                write_program(program.document, folder),
+                documents.write_program(program.document, folder, origin),
             ]
     if made:
         print_kernels(made, terminal)

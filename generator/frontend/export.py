@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     import torch
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a recipe that is made of a function or module."""
-    made = getattr(function, "__name__", type(function).__name__)
+def name_of(function: Callable[..., Any], called: str = "") -> str:
+    """Return the name of a recipe that is made of a function or module, which a file `called` so.
+
+    Where only the object is known, a module has the name of its class.
+    """
+    made = called or getattr(function, "__name__", type(function).__name__)
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", made).lower()
     return plain(snake)
 

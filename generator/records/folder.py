@@ -349,10 +349,11 @@ def _known(recipe_files: tuple[str, ...], kernels_dir: Path | None) -> Known:
             recipe = load_recipe(file)
             recipes[recipe.name] = recipe
         elif kernels_dir is not None:
-            from mirage_kernels.generator.partition.again import programs_again  # with torch
+            from mirage_kernels.generator.partition import again, document  # with torch
 
-            for path, text, made in programs_again(function, kernels_dir, emitted(kernels_dir)):
-                programs[path] = text
+            there = again.documents_in(kernels_dir)
+            for path, _, made in again.programs_again(function, kernels_dir, emitted(kernels_dir)):
+                programs[path] = document.document_text(made.document, there[path].get("origin"))
                 recipes |= {r.record.recipe: r.request.recipe for r in made.results}
     return Known(recipes, programs)
 
