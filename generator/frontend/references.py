@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Of float64 results. Programs that compute something in between in fp32, or even round it to
 # 16 bits, stay below; another function does not.
 LARGEST_DIFFERENCE = 0.05
+FAR = 1e3  # standard deviation of inputs whose exponentials overflow in float64
 MOST_ELEMENTS = 2**26  # of all inputs of a traced function, which are drawn at its own sizes
 
 
@@ -81,6 +82,38 @@ def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
                 f"{own} computes another {name} than its program: "
                 f"they differ by {difference:.1e} of it, in float64 with {listed}",
                 "one of them is wrong; the program is what kernels are made of",
+            )
+    _require_safe(source, spec, gate.safe, (sizes, inputs), listed)
+
+
+def _require_safe(
+    source: Recipe,
+    spec: Graph,
+    safe: Graph,
+    examples: tuple[Mapping[str, int], list[Array]],
+    listed: str,
+) -> None:
+    """Raise RecipeError if exponentials of a program overflow where its reference is finite.
+
+    The numeric gate measures against the program itself, which must be safe for that.
+    """
+    import torch
+
+    sizes, inputs = examples
+    if not spec.of("exp"):
+        return
+    far = [replace(x, parts=(np.asarray(x.parts[0]) * FAR,)) if x.real else x for x in inputs]
+    made = _referred(source, spec, far, listed)
+    for text, mine, theirs in zip(
+        source.results, results(safe, far, array_reading(FLOAT64, sizes)), made, strict=True
+    ):
+        assert isinstance(theirs, torch.Tensor)
+        wanted = theirs.double().cpu().numpy()
+        if (np.isfinite(wanted) & ~np.isfinite(mine.over(tuple(text.split())).parts[0])).any():
+            raise RecipeError(
+                f"exponentials of the program of recipe {source.name} overflow where its reference "
+                f"is finite, on inputs of standard deviation {FAR:g}",
+                "write them as exp(x - max(x)), or as softmax and logsumexp",
             )
 
 

@@ -97,6 +97,20 @@ def test_results_that_are_nan_or_zero_are_compared_where_they_are_not(
     compare(load_recipe(str(path)))
 
 
+def test_a_program_that_overflows_where_its_reference_does_not_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    text = MINE.format(body="return torch.ones_like(x @ weight.T)", reference="reference")
+    exponent = 'contract(x + bias, weight, over="K")'
+    text = text.replace(
+        'return gelu(contract(total, weight, over="K")), total',
+        f"return exp({exponent}) * exp(-{exponent})",
+    )
+    text = text.replace('    also={"total": "M K"},\n', "").replace("gelu\nfrom", "exp\nfrom")
+    path.write_text(text)
+    with pytest.raises(RecipeError, match="exponentials of the program of recipe mine overflow"):
+        compare(load_recipe(str(path)))
+
+
 def test_a_recipe_may_have_none(tmp_path: Path) -> None:
     compare(loaded(tmp_path, "pass", reference="None"))
 

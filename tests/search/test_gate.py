@@ -29,7 +29,7 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
-from mirage_kernels.generator.search import stabilise
+from mirage_kernels.generator.search import peaks
 from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.gate import (
     DISTRIBUTIONS,
@@ -333,7 +333,7 @@ def test_one_peak_for_rows_far_from_each_other_is_refused(monkeypatch: pytest.Mo
 
     own = of_rows(total, lambda x: x.logsumexp(-1).sum(), "x")
     assert own.measure(own.unfused())
-    monkeypatch.setattr(stabilise, "summed_along", lambda graph, name: {"M", "N"})
+    monkeypatch.setattr(peaks, "summed_along", lambda graph, name: {"M", "N"})
     with pytest.raises(VerifyError, match="outliers"):
         own.measure(replace(own).unfused())
 

@@ -221,6 +221,38 @@ def test_a_logarithm_gets_the_peak_back(at: float) -> None:
     np.testing.assert_allclose(run(safe(spec), at), run(spec, 0) + at, rtol=1e-12)
 
 
+def log_softmax(s: Tensor) -> Tensor:
+    return s - logsumexp(s)
+
+
+SOME_STAY = {
+    "powers of a log_softmax": lambda s, t: exp(log_softmax(s)) * t,
+    "their sum": lambda s, t: sum(exp(log_softmax(s)) * t, "L"),
+    "their sum beside a softmax": lambda s, t: sum(exp(log_softmax(s)) * softmax(t, "L"), "L"),
+}
+
+
+@pytest.mark.parametrize("name", SOME_STAY)
+def test_an_exp_that_nothing_cancels_leaves_the_others_safe(name: str) -> None:
+    spec = Small({"s": "ML", "t": "ML"}, SOME_STAY[name]).spec()
+    np.testing.assert_allclose(run(safe(spec), HUGE), run(spec, 0), rtol=1e-9)
+
+
+OF_ONE = {
+    "one key": (lambda s, t: exp(s) / exp(s) + t, 1.0),
+    "one key and a sink": (lambda s, t: exp(s) / (exp(s) + exp(s)) + t, 0.5),
+}
+
+
+@pytest.mark.parametrize("at", [-HUGE, HUGE])
+@pytest.mark.parametrize("name", OF_ONE)
+def test_an_exp_that_divides_is_relative_to_its_own_exponent(name: str, at: float) -> None:
+    made, wanted = OF_ONE[name]
+    spec = Small({"s": "ML", "t": "ML"}, made).spec()
+    found = run(safe(spec), at, t=np.zeros((SIZES["M"], SIZES["L"])))
+    np.testing.assert_allclose(found, wanted)
+
+
 ROWS_SUMMED = {
     "logarithms": Small({"s": "ML"}, lambda s: sum(logsumexp(s), "M")),
     "shares": Small({"s": "ML"}, lambda s: sum(sum(softmax(s, "L") * s, "L"), "M")),
