@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from mirage_kernels import __version__
 from mirage_kernels.generator.errors import FileError, MirageError
-from mirage_kernels.generator.terminal import PROGRAM, Terminal
+from mirage_kernels.generator.terminal import PROGRAM, Terminal, complete_streams, drop_unwritable
 
 COMMANDS = "mirage_kernels.generator.commands"
 # A verb stands in VERBS of a module of COMMANDS, which is imported when it is asked for: first the
@@ -62,22 +62,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Proofs multiply many small tiles: threads of the matrix library only get in their way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = list(sys.argv[1:] if arguments is None else arguments)
+    complete_streams()
     terminal = Terminal(as_json=_wants_json(words))
     try:
-        return _run(words, terminal)
+        code = _run(words, terminal)
+        terminal.end()
+        return code
     except MirageError as error:
         terminal.fail(error)
     except KeyboardInterrupt:
         terminal.note(f"{PROGRAM}: interrupted; every file is whole")
         return INTERRUPTED
     except BrokenPipeError:  # `mirage-kernels list | head`: the reader has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_unwritable()
         return DONE
     except MemoryError:
         terminal.fail(MirageError("there is not enough memory for this", "try a smaller --shape"))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         terminal.fail(FileError(f"{place}{error.strerror}", "check the path, the space left on it"))
+        drop_unwritable()
     return BAD_INPUT
 
 

@@ -6,11 +6,13 @@ one JSON document and nothing else.
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
@@ -42,11 +44,11 @@ class Terminal:
     def line(self, text: str = "") -> None:
         """Print a result as it is."""
         if not self.as_json:
-            print(text, file=self.out, flush=True)
+            _print(text, self.out)
 
     def note(self, text: str) -> None:
         """Print what is not a result: on stderr."""
-        print(text, file=self.err, flush=True)
+        _print(text, self.err)
 
     def table(self, rows: Sequence[Mapping[str, str]], *, left: int) -> None:
         """Print rows by column: in a frame on a terminal that is wide enough, else aligned lines.
@@ -72,14 +74,24 @@ class Terminal:
     def document(self, data: object) -> None:
         """Print the one JSON document of `--json`; dataclasses in it are objects."""
         if self.as_json:
-            print(json.dumps(data, indent=2, default=vars), file=self.out, flush=True)
+            _print(json.dumps(data, indent=2, default=vars), self.out)
 
     def fail(self, error: MirageError) -> None:
-        """Print an error: its sentence and its hint, on stderr; with `--json` on stdout as well."""
-        self.document({"error": error.sentence, "hint": error.hint})
-        self.note(f"{PROGRAM}: {error.sentence}")
-        if error.hint:
-            self.note(f"  hint: {error.hint}")
+        """Print an error: its sentence and its hint, on stderr; with `--json` on stdout as well.
+
+        A stream that takes no more is left alone: it may be what the error is about.
+        """
+        with suppress(OSError):
+            self.document({"error": error.sentence, "hint": error.hint})
+        with suppress(OSError):
+            self.note(f"{PROGRAM}: {error.sentence}")
+            if error.hint:
+                self.note(f"  hint: {error.hint}")
+
+    def end(self) -> None:
+        """Print what is left on stdout; raises OSError where it does not take it."""
+        with _named(self.out):
+            self.out.flush()
 
     @contextmanager
     def watch(self, title: str, *, abreast: bool = False) -> Iterator[Watcher]:
@@ -104,6 +116,40 @@ class Terminal:
         ) as bars:
             bars.console.print(title, style="bold")
             yield _BarWatch(bars, abreast)
+
+
+def complete_streams() -> None:
+    """Let the process print anything: a closed stream swallows it, letters it lacks are escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:  # in this order, each takes the number of the stream that was closed
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def drop_unwritable() -> None:
+    """Let what streams hold and cannot write vanish, or Python's exit would complain again."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextmanager
+def _named(stream: TextIO) -> Iterator[None]:
+    """Give an error of writing the name of its stream."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or stream.name
+        raise
+
+
+def _print(text: str, stream: TextIO) -> None:
+    with _named(stream):
+        print(text, file=stream, flush=True)
 
 
 def listed(words: Sequence[str]) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 MODULE = "mirage_kernels.generator.cli"
 STARTS_WITHOUT_EXTRAS = f"""
@@ -32,6 +37,48 @@ def test_verbs_import_neither_torch_nor_requirements_of_the_search_without_need(
     command = [sys.executable, "-c", STARTS_WITHOUT_EXTRAS]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.stderr.splitlines()[-1] == "[0, 0, 0, 0, 0] []"
+
+
+def in_a_shell(words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with redirections of a shell."""
+    command = f"{shlex.quote(sys.executable)} -m {MODULE} {words}"
+    given = os.environ | environment
+    return subprocess.run(
+        command, shell=True, capture_output=True, text=True, check=False, env=given
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [("list >&-", 0), ("list >&- 2>&-", 0), ("list <&- >&- 2>&-", 0), ("frobnicate 2>&-", 2)],
+)
+def test_a_stream_that_is_closed_takes_what_is_printed(words: str, code: int) -> None:
+    ran = in_a_shell(words)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize("words", ["list", "list --json", "generate --help"])
+def test_a_stdout_that_takes_no_more_is_a_sentence(words: str) -> None:
+    ran = in_a_shell(f"{words} >/dev/full", PYTHONUNBUFFERED="")
+    said = "mirage-kernels: <stdout>: No space left on device"
+    assert (ran.returncode, ran.stderr.splitlines()[0]) == (2, said)
+    assert "Traceback" not in ran.stderr
+    assert "Exception" not in ran.stderr
+
+
+def test_a_stderr_that_takes_no_more_leaves_the_exit_code() -> None:
+    assert in_a_shell("frobnicate 2>/dev/full").returncode == 2
+
+
+def test_letters_that_a_stream_lacks_are_escaped(tmp_path: Path) -> None:
+    folder = tmp_path / "él"
+    folder.mkdir()
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 512)
+    config = {"model_type": "llama", "num_attention_heads": 4, **sizes}
+    (folder / "config.json").write_text(json.dumps(config))
+    ran = in_a_shell(f"list --model {shlex.quote(str(folder))}", PYTHONIOENCODING="ascii")
+    assert ran.returncode == 0
+    assert "\\xe9l RoPE, append to the cache" in ran.stdout
 
 
 def test_module_runs_as_the_makefile_calls_it() -> None:
