@@ -14,6 +14,7 @@ from mirage_kernels.generator.errors import (
     PlanError,
     RecipeError,
     SearchError,
+    ShapeError,
     VerifyError,
 )
 from mirage_kernels.generator.frontend.export import operator_of
@@ -44,7 +45,7 @@ Limit = bool | dict[str, int]  # that products have few rows: always, never, up 
 Make = Callable[[Recipe], Result]
 Ahead = Callable[[Sequence[Recipe]], None]  # told what will probably be made next
 SLOW = "no fast schedule takes it, and a general kernel takes longer"
-NO_KERNEL = (RecipeError, GraphError, SearchError, PlanError, VerifyError)
+NO_KERNEL = (RecipeError, GraphError, ShapeError, SearchError, PlanError, VerifyError)
 
 
 @dataclass(frozen=True)

@@ -467,3 +467,12 @@ def test_what_takes_no_tensor_may_be_summed_up_with_what_is_chosen() -> None:
 
     program = cut(kept, [], really_made, x=(8, 96))
     require_same(program, kept, x=drawn(8, 96))
+
+
+def test_pytorch_runs_what_has_more_elements_than_kernels_count() -> None:
+    def doubled(x: Tensor) -> Tensor:
+        return F.silu(x) * 2
+
+    program = cut(doubled, [], really_made, x=(2**21 + 1,))
+    assert ways(program) == [["[silu]", "[mul]"]]
+    assert any("must be at most 2097152" in line for line in program.reason_lines())
