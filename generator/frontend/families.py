@@ -7,7 +7,7 @@ one (`text_config`) leaves out what equals them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mirage_kernels.recipes.models import Value
 
@@ -27,10 +27,19 @@ class Family:
     # those behind the first `max_window_layers`: "last"
     packed: bool = False  # checkpoints hold q, k and v as one weight, gate and up too
     latent: bool = False  # multi-head latent attention, with experts behind the first layers
-    defaults: Mapping[str, Value] | None = None
+    defaults: Mapping[str, Value] = field(default_factory=dict)
 
 
+_LLAMA: Mapping[str, Value] = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
 _GEMMA: Mapping[str, Value] = {
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
     "num_hidden_layers": 26,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
@@ -40,7 +49,10 @@ _GEMMA: Mapping[str, Value] = {
     "sliding_window": 4096,
 }
 _QWEN: Mapping[str, Value] = {
-    "num_hidden_layers": 32,
+    **_LLAMA,
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
     "sliding_window": 4096,
     "use_sliding_window": False,
     "max_window_layers": 28,
@@ -53,10 +65,15 @@ _DEEPSEEK: Mapping[str, Value] = {
     "v_head_dim": 128,
 }
 FAMILIES: Mapping[str, Family] = {
-    "llama": Family("Llama"),
+    "llama": Family("Llama", defaults=_LLAMA),
     "mistral": Family(
         "Mistral",
-        defaults={"num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096},
+        defaults={
+            **_LLAMA,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "sliding_window": 4096,
+        },
     ),
     "qwen2": Family("Qwen2, Qwen2.5", bias=True, windows="last", defaults=_QWEN),
     "qwen3": Family("Qwen3", qk_norm="rms", windows="last", defaults={**_QWEN, "head_dim": 128}),
@@ -80,14 +97,29 @@ FAMILIES: Mapping[str, Family] = {
         windows="pattern",
         defaults={**_GEMMA, "vocab_size": 262208},
     ),
-    "phi3": Family("Phi-3, Phi-4", packed=True, defaults={"rms_norm_eps": 1e-5}),
-    "chameleon": Family("Chameleon", qk_norm="layer", defaults={"rms_norm_eps": 1e-5}),
+    "phi3": Family(
+        "Phi-3, Phi-4",
+        packed=True,
+        defaults={
+            **_LLAMA,
+            "vocab_size": 32064,
+            "hidden_size": 3072,
+            "intermediate_size": 8192,
+            "rms_norm_eps": 1e-5,
+        },
+    ),
+    "chameleon": Family(
+        "Chameleon",
+        qk_norm="layer",
+        defaults={**_LLAMA, "vocab_size": 65536, "rms_norm_eps": 1e-5},
+    ),
     "deepseek_v2": Family(
         "DeepSeek-V2",
         latent=True,
         defaults={
+            **_LLAMA,
             **_DEEPSEEK,
-            "num_hidden_layers": 32,
+            "vocab_size": 102400,
             "first_k_dense_replace": 0,
             "n_routed_experts": 64,
             "n_shared_experts": 2,
@@ -99,6 +131,10 @@ FAMILIES: Mapping[str, Family] = {
         latent=True,
         defaults={
             **_DEEPSEEK,
+            "vocab_size": 129280,
+            "hidden_size": 7168,
+            "intermediate_size": 18432,
+            "num_attention_heads": 128,
             "num_hidden_layers": 61,
             "first_k_dense_replace": 3,
             "n_routed_experts": 256,

@@ -26,6 +26,9 @@ _ACTIVATIONS = {
     **{"silu": "silu", "swish": "silu", "relu": "relu", "gelu": "gelu"},
     **{"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"},
 }
+_LAYERS = ("full_attention", "sliding_attention")  # the words of transformers for their kinds
+# Above these nothing is a model: a kernel counts elements in 32 bits.
+MOST, MOST_HEADS, MOST_NUMBER = 2**31 - 1, 2**16, 1e30
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def load_model(name_or_path: str) -> Model:
 def _read(path: Path) -> Config:
     try:
         config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FileError(
             f"{path} is no JSON: {error}", "a Hugging Face config.json works"
         ) from error
@@ -128,8 +131,8 @@ def model_of(config: Config, name: str) -> Model:
     family = FAMILIES.get(str(config.get("model_type")))
     if family is None:
         raise _unknown(config, name)
-    own = {key: value for key, value in config.items() if value is not None}
-    return _model(_Reader(name, {**(family.defaults or {}), **own}, config), family)
+    whole = {**family.defaults, **config}  # null in the file is nothing, whatever the default
+    return _model(_Reader(name, {k: v for k, v in whole.items() if v is not None}), family)
 
 
 def _unknown(config: Config, name: str) -> RecipeError:
@@ -145,39 +148,41 @@ def _unknown(config: Config, name: str) -> RecipeError:
 @dataclass(frozen=True)
 class _Reader:
     name: str
-    config: Config
-    written: Config  # without defaults, with nulls
+    config: Config  # with defaults, without nulls
 
-    def size(self, *keys: str, default: int | None = None) -> int:
-        """Return the first of some sizes that there is."""
-        for key in keys:
-            value = self.config.get(key)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
-            if value is not None:
-                raise RecipeError(f"{self.name}: {key} is {value!r}", "a positive number works")
-        if default is None:
+    def size(self, key: str, *, default: int | None = None, most: int = MOST) -> int:
+        """Return a size, which is a whole number."""
+        value = self.config.get(key, default)
+        if value is None:
             raise RecipeError(
-                f"{self.name}: the configuration has no {keys[0]}", "a whole config.json works"
+                f"{self.name}: the configuration has no {key}", "a whole config.json works"
             )
-        return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.wrong(key, f"a whole number from 1 to {most} works")
+        return value
 
     def number(self, key: str, default: float, *, least: float = 0.0) -> float:
-        """Return a number that may be a fraction."""
+        """Return a number that may be a fraction; neither NaN nor an infinity is one."""
         value = self.config.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
-            raise RecipeError(f"{self.name}: {key} is {value!r}", f"a number from {least:g} works")
+        works = f"a number from {least:g} to {MOST_NUMBER:g} works"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(key, works)
+        if not least <= value <= MOST_NUMBER:
+            raise self.wrong(key, works)
         return float(value)
 
+    def wrong(self, key: str, works: str) -> RecipeError:
+        """Return the error of a value; one that is long is cut short."""
+        return RecipeError(f"{self.name}: {key} is {self.config[key]!r:.40}", works)
+
     def is_on(self, key: str) -> bool:
-        """Say whether an option is set; null in the file counts as off, whatever the default."""
-        return bool(self.config.get(key)) and not (
-            key in self.written and self.written[key] is None
-        )
+        """Say whether an option is set."""
+        return bool(self.config.get(key))
 
 
 def _model(reader: _Reader, family: Family) -> Model:
-    hidden, heads = reader.size("hidden_size"), reader.size("num_attention_heads")
+    hidden = reader.size("hidden_size")
+    heads = reader.size("num_attention_heads", most=MOST_HEADS)
     word = str(reader.config.get("hidden_activation") or reader.config.get("hidden_act", "silu"))
     if word not in _ACTIVATIONS:
         raise RecipeError(
@@ -233,7 +238,7 @@ def _rope(reader: _Reader) -> Config:
 
 def _rotary_dim(reader: _Reader, head_dim: int) -> int:
     rope = {**reader.config, **_rope(reader)}
-    factor = _Reader(reader.name, rope, rope).number("partial_rotary_factor", 1.0)
+    factor = _Reader(reader.name, rope).number("partial_rotary_factor", 1.0)
     if not 0 < factor <= 1:
         raise RecipeError(
             f"{reader.name}: partial_rotary_factor is {factor:g}", "a part of 1 works, as 0.75"
@@ -250,26 +255,38 @@ def _scale(reader: _Reader, latent: Latent | None, head_dim: int) -> float:
     if latent is None:
         return float(reader.number("query_pre_attn_scalar", head_dim, least=1) ** -0.5)
     rope = {key: value for key, value in _rope(reader).items() if value is not None}
-    yarn = _Reader(reader.name, rope, rope)
+    yarn = _Reader(reader.name, rope)
     factor, whole = yarn.number("factor", 1.0), yarn.number("mscale_all_dim", 0.0)
     correction = 0.1 * whole * math.log(factor) + 1 if factor > 1 else 1.0
     return float((latent.nope + latent.rope) ** -0.5 * correction**2)
 
 
 def _windows(reader: _Reader, family: Family) -> Windows:
+    written = _written_types(reader)
     is_used = reader.config.get("use_sliding_window", True) is not False
     if not is_used or not reader.is_on("sliding_window"):
         return Windows(0, has_full=True)
-    types = _layer_types(reader, family)
+    types = written or _layer_types(reader, family)
     size = reader.size("sliding_window") if "sliding_attention" in types else 0
     return Windows(size, has_full="full_attention" in types)
 
 
+def _written_types(reader: _Reader) -> set[str]:
+    """Return the kinds of layers that the configuration names; none: it names no layer's."""
+    written = reader.config.get("layer_types", [])
+    if not isinstance(written, list):
+        raise reader.wrong("layer_types", f"a list of {' and '.join(_LAYERS)} works")
+    for kind in written:
+        if kind not in _LAYERS:
+            raise RecipeError(
+                f"{reader.name}: no recipe computes layers of type {kind!r:.40} (layer_types)",
+                f"known: {', '.join(_LAYERS)}",
+            )
+    return {*written}
+
+
 def _layer_types(reader: _Reader, family: Family) -> set[str]:
-    """Return what kinds of layers there are, in the words of transformers."""
-    written = reader.config.get("layer_types")
-    if isinstance(written, list):
-        return {str(kind) for kind in written}
+    """Return what kinds of layers the family has, in the words of transformers."""
     if family.windows == "all":
         return {"sliding_attention"}
     layers = reader.size("num_hidden_layers")
@@ -279,8 +296,8 @@ def _layer_types(reader: _Reader, family: Family) -> set[str]:
         return has_full | ({"sliding_attention"} if first < layers else set())
     kind = str(reader.config.get("model_type"))
     pattern = reader.size("sliding_window_pattern", default=PATTERNS[kind])
-    numbers = range(1, layers + 1)
-    return {"sliding_attention" if n % pattern else "full_attention" for n in numbers}
+    has_full = {"full_attention"} if layers >= pattern else set[str]()
+    return has_full | ({"sliding_attention"} if pattern > 1 else set())
 
 
 def _latent(reader: _Reader) -> Latent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -183,6 +184,23 @@ def test_heads_of_a_nested_configuration_have_defaults() -> None:
     assert (model.heads, model.kv_heads) == (8, 4)
 
 
+def test_a_nested_llama_has_the_sizes_of_its_class() -> None:
+    llava = {"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 32064}}
+    model = model_of(llava, "mine")
+    assert (model.hidden, model.intermediate, model.heads, model.vocab) == (4096, 11008, 32, 32064)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_defaults_are_those_of_transformers(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    made = transformers.CONFIG_MAPPING[kind](use_sliding_window=True)
+    ours = FAMILIES[kind].defaults
+    theirs = {key: getattr(made, key) for key in ours}
+    assert {**theirs, "use_sliding_window": False} == {**ours, "use_sliding_window": False}
+    named = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+    assert not {*named} - {*ours}
+
+
 @pytest.mark.parametrize(
     ("change", "is_there"),
     [({}, True), ({"head_dim": 80}, False), ({"partial_rotary_factor": 0.3}, False)],
@@ -216,11 +234,25 @@ def test_a_bias_that_a_config_asks_for_is_one() -> None:
         ({"num_attention_heads": 30}, "hidden_size 4096 is no multiple of 30 heads"),
         ({"partial_rotary_factor": 1.5}, r"partial_rotary_factor is 1\.5"),
         ({"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5'"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
+        ({"rms_norm_eps": math.nan}, "rms_norm_eps is nan"),
+        ({"rms_norm_eps": math.inf}, "rms_norm_eps is inf"),
+        ({"hidden_size": 10**30}, "hidden_size is 1000"),
+        ({"num_attention_heads": 2**20}, "num_attention_heads is 1048576"),
+        ({"layer_types": ["full_attention", "mamba"]}, "no recipe computes layers of type 'mamba'"),
+        ({"layer_types": "full_attention"}, "layer_types is 'full_attention'"),
     ],
 )
 def test_what_a_configuration_lacks_is_named(change: dict[str, object], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         model_of({**LLAMA, **change}, "mine")
+
+
+def test_layers_of_a_pattern_are_not_counted_one_by_one() -> None:
+    windows = model_of({**TEXT, "num_hidden_layers": 2**31 - 1}, "mine").windows
+    assert windows.has_full
+    with pytest.raises(RecipeError, match="num_hidden_layers is 1000000000000"):
+        model_of({**TEXT, "num_hidden_layers": 10**12}, "mine")
 
 
 @pytest.mark.parametrize(
@@ -290,5 +322,8 @@ def test_a_name_that_is_none_gets_the_nearest() -> None:
 def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(FileError, match=r"config\.json is no JSON"):
+        load_model(str(tmp_path / "config.json"))
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    with pytest.raises(FileError, match=r"config\.json is no JSON: maximum recursion depth"):
         load_model(str(tmp_path / "config.json"))
     assert issubclass(FileError, MirageError)
