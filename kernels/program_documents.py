@@ -11,6 +11,7 @@ from typing import Any
 from mirage_kernels.errors import damaged_document_sentence, other_document_sentence
 
 DOCUMENT = ".program.json"  # what their names end in
+DIGEST = "mirage_kernel_digest"  # a shared object's text that says what its kernel computes
 
 
 def document_files(folder: str | os.PathLike[str]) -> list[Path]:
@@ -32,6 +33,22 @@ def read_document(file: Path) -> dict[str, Any]:
     if lost := sorted({"inputs", "ways", "constants", "returns"} - {*document}):
         raise ImportError(other_document_sentence(file, ", ".join(lost)))
     return document
+
+
+def wrong_kernels(
+    document: Mapping[str, Any], digests: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """Return the kernels of a program that are not there, and those that are others by now.
+
+    `digests` has those that are there, by architecture and symbol. A program of an earlier version
+    does not say what its kernels are.
+    """
+    wanted = dict.fromkeys(kernels_of(document), "") | document.get("kernels", {})
+    found = {symbol: digests.get(f"{document['arch']}/{symbol}") for symbol in wanted}
+    others = [
+        s for s, digest in found.items() if digest is not None and wanted[s] not in ("", digest)
+    ]
+    return [s for s, digest in found.items() if digest is None], others
 
 
 def kernels_of(document: Mapping[str, Any]) -> list[str]:

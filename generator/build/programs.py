@@ -98,6 +98,12 @@ def _digest(made: SharedObject, release: str) -> str:
     return hashlib.sha256("\n".join(keys).encode()).hexdigest()
 
 
+def exported(name: str, text: str) -> str:
+    """Return C++ that exports a text from a shared object under a name."""
+    declared = f"const char {name}[]"
+    return f'extern "C" {{\nextern {declared};\n{declared} = "{text}";\n}}\n'
+
+
 def _holds(file: Path, digest: str) -> bool:
     return file.is_file() and digest.encode() in file.read_bytes()
 
@@ -115,10 +121,8 @@ def _compiled(nvcc: Path, made: SharedObject, digest: str) -> None:
     cute = ["-isystem", str(cute_folder())] if made.uses_cute else []
     command = [str(nvcc), *_options(made.arch), f"-I{ROOT / 'csrc'}", *cute]
     command += ["-o", str(unfinished), str(source), *map(str, made.sources[1:])]
-    declared = "const char mirage_made_of[]"
-    mark = f'extern "C" {{\nextern {declared};\n{declared} = "{digest}";\n}}\n'
     try:
-        source.write_text(made.text + mark)
+        source.write_text(made.text + exported("mirage_made_of", digest))
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:
             said = "\n".join((ran.stderr or ran.stdout).strip().splitlines()[:20])

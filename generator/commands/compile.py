@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mirage_kernels.early_weights import first_kernels
-from mirage_kernels.generator.build.programs import SharedObject, compile_programs
+from mirage_kernels.generator.build.programs import SharedObject, compile_programs, exported
 from mirage_kernels.generator.commands.arguments import JOBS, JSON
 from mirage_kernels.generator.errors import FileError, PlanError
+from mirage_kernels.generator.records.documents import kernel_digest
 from mirage_kernels.generator.records.folder import record_files
 from mirage_kernels.generator.records.programs import is_of_the_catalog, object_text
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.schedules.general import GeneralRoles
 from mirage_kernels.generator.terminal import Terminal, counted
-from mirage_kernels.program_documents import document_files, read_document
+from mirage_kernels.program_documents import DIGEST, document_files, read_document
 
 
 def _folder(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +45,9 @@ def compile_folder(arguments: argparse.Namespace, terminal: Terminal) -> int:
     folder: Path = arguments.folder
     found, failures = list[tuple[KernelRecord, SharedObject, bool]](), list[str]()
     records = dict(_records(folder, failures))
-    first = _first_kernels(folder, records.values())
+    programs = _programs(folder)
+    first = _first_kernels(programs.values(), records.values())
+    failures += _outdated(programs, records.values())
     for path, record in records.items():
         try:
             found.append(_wanted(path, record, waits_first=_key(record) in first))
@@ -95,17 +99,35 @@ def _key(record: KernelRecord) -> str:
     return f"{record.arch}/{record.recipe}_{record.stem}"
 
 
-def _first_kernels(folder: Path, records: Collection[KernelRecord]) -> frozenset[str]:
-    """Return the kernels that let the next one start after their wait, since programs begin so.
-
-    Raises FileError for a program of another version.
-    """
-    general = {_key(record) for record in records if isinstance(record.roles, GeneralRoles)}
+def _programs(folder: Path) -> dict[Path, dict[str, Any]]:
+    """Return the programs of a folder; raises FileError for one of another version."""
     try:
-        documents = [read_document(path) for path in document_files(folder)]
+        return {path: read_document(path) for path in document_files(folder)}
     except (ImportError, ValueError) as error:
         raise FileError(str(error), "`mirage-kernels generate` makes the program anew") from error
-    return frozenset(key for d in documents for key in first_kernels(d, general))
+
+
+def _first_kernels(
+    programs: Collection[Mapping[str, Any]], records: Collection[KernelRecord]
+) -> frozenset[str]:
+    """Return the kernels that let the next one start after their wait, since programs begin so."""
+    general = {_key(record) for record in records if isinstance(record.roles, GeneralRoles)}
+    return frozenset(key for each in programs for key in first_kernels(each, general))
+
+
+def _outdated(
+    programs: Mapping[Path, Mapping[str, Any]], records: Collection[KernelRecord]
+) -> Iterator[str]:
+    """Say which programs were generated with other kernels than those that are there now."""
+    digests = {_key(record): kernel_digest(record) for record in records}
+    for path, program in programs.items():
+        wanted = {f"{program['arch']}/{k}": n for k, n in program.get("kernels", {}).items()}
+        if others := [key for key, digest in wanted.items() if digests.get(key) != digest]:
+            of = program.get("origin", "its function")
+            yield (
+                f"{path}: its kernels {', '.join(others)} are others now, or gone; generate {of} "
+                "again, or remove the file"
+            )
 
 
 def _wanted(
@@ -128,7 +150,8 @@ def _wanted(
                 f"generate it again: {made_by} --out {shlex.quote(str(path.parents[2]))}",
             )
     out = path.with_suffix(".so").resolve()
-    return record, SharedObject(out, text.text, sources, text.uses_cute), text.serves_op
+    whole = text.text + exported(DIGEST, kernel_digest(record))
+    return record, SharedObject(out, whole, sources, text.uses_cute), text.serves_op
 
 
 def _say_next(

@@ -25,8 +25,9 @@ from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complet
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe, catalog
+from mirage_kernels.generator.records import documents
 from mirage_kernels.generator.records.files import all_or_nothing
-from mirage_kernels.generator.records.folder import write
+from mirage_kernels.generator.records.folder import remove, write
 from mirage_kernels.generator.report import pruned_by
 from mirage_kernels.generator.request import Request, parse_shape, requests
 from mirage_kernels.generator.search.superoptimizer import search_jobs
@@ -114,7 +115,7 @@ def _generate_function(
     function: Function, folder: Path, arguments: argparse.Namespace, terminal: Terminal
 ) -> int:
     """Generate the program of a PyTorch function in every dtype."""
-    from mirage_kernels.generator.partition import document as documents
+    from mirage_kernels.generator.partition.document import write_program
 
     if arguments.shape:
         raise ShapeError(
@@ -128,6 +129,7 @@ def _generate_function(
         terminal.document({"folder": str(folder), "kernels": [{"function": function.named}]})
         return 0
     made, written = list[Made](), list[Path]()
+    before = documents.kernels_below(folder)
     with all_or_nothing():
         for dtype in arguments.dtype or STORAGE_DTYPES:
             asked = (dtype, given.catalogs(arguments.catalog, folder))
@@ -135,15 +137,18 @@ def _generate_function(
             made += [m for m in kernels if m[0] in program.results]
             written += [
                 *write(program.results, folder),
-                documents.write_program(program.document, folder, origin),
+                write_program(program.document, folder, origin),
             ]
+        outdated = documents.outdated(folder, before, function.named)
     if made:
         print_kernels(made, terminal)
+    for file, inputs in outdated.items():
+        remove(file)
+        terminal.line(f"removed {file}: its kernels are others now. It was of {inputs}")
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
     terminal.line(f"next: mirage-kernels compile {shlex.quote(str(folder))}")
-    terminal.document(
-        {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
-    )
+    told = {"written": [*map(str, written)], "removed": [*map(str, outdated)]}
+    terminal.document({"kernels": [made_json(m) for m in made], **told})
     return 0
 
 

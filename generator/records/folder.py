@@ -77,7 +77,7 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
             files = recipe_sources(alike)
             written += [write_whole(kernels_dir / name, text) for name, text in files.items()]
             for path in sorted(_sources_of(kernels_dir, alike).difference(written)):
-                _remove(path)
+                remove(path)
         for arch in sorted({record.arch for record in made}):
             table = table_of(arch, [record for record in found if record.arch == arch])
             written.append(write_whole(kernels_dir / arch / "table.cpp", table))
@@ -96,7 +96,8 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file; raises FileError where that cannot be."""
     try:
         path.unlink()
     except OSError as error:
@@ -353,7 +354,8 @@ def _known(recipe_files: tuple[str, ...], kernels_dir: Path | None) -> Known:
 
             there = again.documents_in(kernels_dir)
             for path, _, made in again.programs_again(function, kernels_dir, emitted(kernels_dir)):
-                programs[path] = document.document_text(made.document, there[path].get("origin"))
+                own = made.document, kernels_dir, there[path].get("origin")
+                programs[path] = document.document_text(*own)
                 recipes |= {r.record.recipe: r.request.recipe for r in made.results}
     return Known(recipes, programs)
 

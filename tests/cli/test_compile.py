@@ -13,6 +13,7 @@ import pytest
 
 from mirage_kernels.generator.build import programs
 from mirage_kernels.generator.commands.arguments import is_checkout, package_kernels
+from mirage_kernels.generator.records.documents import kernel_digest
 from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.records.programs import object_text
 from mirage_kernels.generator.records.record import KernelRecord
@@ -92,7 +93,7 @@ def test_a_kernel_that_ops_launch_stays_as_it_is(record: KernelRecord) -> None:
     assert object_text(record, waits_first=True) == object_text(record)
 
 
-def _program(folder: Path, *kernels: str) -> None:
+def _program(folder: Path, *kernels: str, **digests: str) -> None:
     """Write a program that runs kernels of one dim of rows and a weight, one behind the other."""
     inputs = [{"name": n, "shape": s, "dtype": "float16"} for n, s in (("x", ROWS), ("w", [8]))]
     steps = [
@@ -109,7 +110,8 @@ def _program(folder: Path, *kernels: str) -> None:
     ]
     ways = [{"most": {}, "steps": steps}]
     document = {"name": "f", "arch": "sm_90a", "inputs": inputs, "ways": ways}
-    text = json.dumps(document | {"constants": [], "returns": {"value": "x"}})
+    document |= {"dtype": "fp16", "constants": [], "returns": {"value": "x"}, "kernels": digests}
+    text = json.dumps(document)
     (folder / "sm_90a/f.program.json").write_text(text)
 
 
@@ -123,6 +125,27 @@ def test_a_kernel_that_a_program_begins_with_is_compiled_to_wait_first(
         _program(folder, *kernels)
         assert mirage_kernels("compile", str(folder)).code == 0
         assert ("MIRAGE_NEXT_STARTS_AFTER_WAIT" in compiled.read_text()) == waits
+
+
+def test_a_program_of_other_kernels_is_named_and_they_are_compiled(
+    folder: Path, mirage_kernels: Callable[..., SimpleNamespace], record: KernelRecord
+) -> None:
+    own, digest = f"{record.recipe}_{record.stem}", kernel_digest(record)
+    _program(folder, own, **{own: digest})
+    assert mirage_kernels("compile", str(folder)).code == 0
+    (compiled,) = folder.rglob("*.so")
+    assert f'mirage_kernel_digest[] = "{digest}"' in compiled.read_text()
+    _program(folder, own, **{own: "0", "lost": digest})
+    said = mirage_kernels("compile", str(folder))
+    assert said.code == 1
+    wrong = f"FAILED {folder}/sm_90a/f.program.json: its kernels sm_90a/{own}, sm_90a/lost are"
+    assert f"{wrong} others now, or gone; generate its function again" in said.out
+
+
+def test_what_tuning_changes_leaves_a_kernel_the_same(record: KernelRecord) -> None:
+    tuned = replace(record, variants=record.variants[:1], max_tokens=1)
+    assert kernel_digest(tuned) == kernel_digest(record)
+    assert kernel_digest(replace(record, broadcast=("weight",))) != kernel_digest(record)
 
 
 def test_a_program_of_another_version_is_not_compiled(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,43 @@ def test_a_function_whose_file_has_moved_is_generated_anew(generate, workplace: 
     (workplace / "a").rename(workplace / "b")
     assert generate("b/mine.py", "sorted").code == 0
     assert documents(workplace / "out") == {"sorted": "../b/mine.py:sorted"}
+
+
+def relu(name: str, factor: float, rows: int, does: str = "torch.relu(x)") -> str:
+    """Return a file with a function of rows of 64, one kernel that all numbers of rows share."""
+    return (
+        f"import torch\ndef {name}(x): return {does} * {factor}\n"
+        f"example_inputs = torch.empty({rows}, 64, dtype=torch.bfloat16)\n"
+    )
+
+
+def test_programs_whose_kernels_have_changed_are_removed(generate, workplace: Path) -> None:
+    out = workplace / "out"
+    assert generate("mine.py", "f", relu("f", 0.25, 4)).code == 0
+    (old,) = document_files(out)
+    assert generate("mine.py", "f", relu("f", 0.25, 8)).code == 0
+    assert len(document_files(out)) == 2  # they share the kernel
+    said = generate("mine.py", "f", relu("f", 0.125, 8))
+    assert said.code == 0
+    assert f"removed {old}: its kernels are others now. It was of x [4, 64]" in said.out
+    (left,) = document_files(out)
+    assert left != old
+
+
+def test_a_program_of_an_earlier_version_is_removed_too(generate, workplace: Path) -> None:
+    generate("mine.py", "f", relu("f", 0.25, 4))
+    (old,) = document_files(workplace / "out")
+    told = json.loads(old.read_text())
+    del told["kernels"]
+    old.write_text(json.dumps(told))
+    generate("mine.py", "f", relu("f", 0.125, 8))
+    assert not old.exists()
+
+
+def test_a_kernel_of_another_function_is_not_changed(generate, workplace: Path) -> None:
+    generate("mine.py", "f", relu("f", 0.25, 4))
+    before = {file: file.read_bytes() for file in (workplace / "out").rglob("*.*")}
+    said = generate("other.py", "f_relu", relu("f_relu", 0.5, 4, "x"))
+    assert said.code == 2
+    assert "f_relu would change f_relu_mul_D264_bf16, which" in said.err
+    assert {file: file.read_bytes() for file in (workplace / "out").rglob("*.*")} == before
