@@ -65,6 +65,31 @@ def damaged_document_sentence(file: object, reason: str) -> str:
     )
 
 
+def uncompiled_sentence(file: object, folder: object, kernels: str) -> str:
+    """Say which kernels of a program there are no shared objects of."""
+    return (
+        f"{file} runs kernels that are not compiled: {kernels}; "
+        f"`mirage-kernels compile {folder}` compiles them"
+    )
+
+
+def other_kernels_sentence(file: object, folder: object, kernels: str) -> str:
+    """Say that shared objects hold other kernels than those that a program was generated with."""
+    return (
+        f"{file} was generated with other kernels than are compiled as {kernels}; "
+        f"`mirage-kernels compile {folder}` compiles them, or says what to generate again; a "
+        "process that has loaded the earlier ones keeps them until it ends"
+    )
+
+
+def replaced_kernels_sentence(file: object, folder: object, kernels: str) -> str:
+    """Say that a folder has other kernels by the names of those of a program that is loaded."""
+    return (
+        f"{folder} has other kernels by the names of {kernels}, which {file} runs and is loaded; "
+        "one process loads one of the two folders"
+    )
+
+
 def empty_path_sentence() -> str:
     """Say that no folder was named."""
     return "mirage_kernels.load: folder is ''; the path of a folder works, '.' for this one"

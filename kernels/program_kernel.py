@@ -28,6 +28,7 @@ class ProgramKernel:
     launch: Any
     workspace: Any
     early: Any = None  # launches it so that it reads weights while the kernel before still runs
+    digest: str = ""  # of what it computes
 
     @property
     def name(self) -> str:

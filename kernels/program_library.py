@@ -30,7 +30,10 @@ from mirage_kernels.errors import (
     empty_path_sentence,
     no_kernel_file_sentence,
     no_kernels_sentence,
+    other_kernels_sentence,
+    replaced_kernels_sentence,
     type_sentence,
+    uncompiled_sentence,
 )
 from mirage_kernels.kernel_files import (
     add_kernels,
@@ -41,12 +44,20 @@ from mirage_kernels.kernel_files import (
     shared_objects,
 )
 from mirage_kernels.program_checks import arch_number, types_of
-from mirage_kernels.program_documents import document_files, kernels_of, read_document
+from mirage_kernels.program_documents import (
+    DIGEST,
+    document_files,
+    kernels_of,
+    read_document,
+    wrong_kernels,
+)
 from mirage_kernels.program_kernel import ProgramKernel as ProgramKernel
 from mirage_kernels.program_steps import SteppedProgram
 
+_Documents = dict[str, dict[str, Any]]  # of programs of several steps, by file
+
 _kernels: dict[str, ProgramKernel] = {}
-_documents: dict[str, dict[str, Any]] = {}  # of programs of several steps, by file
+_documents: _Documents = {}
 
 
 def load(folder: str | os.PathLike[str]) -> list[str]:
@@ -58,7 +69,8 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
     again. Raises FileNotFoundError for a folder without any, saying how to compile them, and for an
     empty path; ImportError for a shared object that is none, that was compiled for another version
     of the library or another architecture than its build's, or that holds a kernel of an earlier
-    file, and for a program that another version generated or whose file is damaged.
+    file, for a program that another version generated or whose file is damaged, and for one whose
+    kernels are not compiled, or were generated anew since.
     """
     if os.fspath(folder) == "":
         raise FileNotFoundError(empty_path_sentence())
@@ -68,12 +80,37 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
         raise FileNotFoundError(no_kernels_sentence(folder))
     found = [kernel for file, library in libraries.items() for kernel in _read(file, library)]
     read = {str(file): read_document(file) for file in documents}
+    own = Path(folder).resolve()
+    others = {f: d for f, d in _documents.items() if own not in Path(f).parents}
+    _require_kernels(own, found, read, others)
     names = _added_to_ops({f: lib for f, lib in libraries.items() if serves_op(lib)})
     _kernels.update({kernel.key: kernel for kernel in found})
-    _documents.update(read)
+    _documents.clear()
+    _documents.update({**others, **read})
     parts = {symbol for document in read.values() for symbol in kernels_of(document)}
-    own = [kernel.name for kernel in found if kernel.symbol not in parts]
-    return list(dict.fromkeys([*names, *(d["name"] for d in read.values()), *own]))
+    alone = [kernel.name for kernel in found if kernel.symbol not in parts]
+    return list(dict.fromkeys([*names, *(d["name"] for d in read.values()), *alone]))
+
+
+def _require_kernels(
+    folder: Path, found: Sequence[ProgramKernel], read: _Documents, others: _Documents
+) -> None:
+    """Raise ImportError where a program would run other kernels than those it was generated with.
+
+    Of the programs that are `read` of a folder, and of `others`, which are loaded: kernels that are
+    `found` in the folder take the place of those of their names.
+    """
+    digests = {key: kernel.digest for key, kernel in _kernels.items()}
+    digests |= {kernel.key: kernel.digest for kernel in found}
+    for file, document in read.items():
+        lost, other = (", ".join(names) for names in wrong_kernels(document, digests))
+        if lost:
+            raise ImportError(uncompiled_sentence(file, folder, lost))
+        if other:
+            raise ImportError(other_kernels_sentence(file, folder, other))
+    for file, document in others.items():
+        if names := ", ".join(wrong_kernels(document, digests)[1]):
+            raise ImportError(replaced_kernels_sentence(file, folder, names))
 
 
 def _added_to_ops(libraries: Mapping[Path, ctypes.CDLL]) -> list[str]:
@@ -107,7 +144,10 @@ def _kernel(file: Path, symbol: str, library: ctypes.CDLL) -> ProgramKernel:
     launch, workspace = getattr(library, symbol), getattr(library, f"{symbol}_workspace")
     workspace.restype = ctypes.c_int64
     early = getattr(library, f"{symbol}_early", None)
-    return ProgramKernel(symbol, json.loads(ctypes.string_at(at)), launch, workspace, early)
+    told = address_of(DIGEST, library)
+    digest = "" if told is None else ctypes.string_at(told).decode(errors="replace")
+    signature = json.loads(ctypes.string_at(at))
+    return ProgramKernel(symbol, signature, launch, workspace, early, digest)
 
 
 @cache

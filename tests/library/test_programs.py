@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -30,14 +31,15 @@ def scaled(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _compiled(to: Path, arch: str) -> None:
+def _compiled(to: Path, arch: str, digest: str = "") -> None:
     folder = to / arch / "scaled"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     text = SIGNATURE.replace("sm_90a", arch).replace("\n", " ").replace('"', '\\"')
     (folder / "N4_bf16.c").write_text(
         "int scaled_N4_bf16(void) { return 0; }\n"
         "long long scaled_N4_bf16_workspace(const long long* dims) { return 8 * dims[0]; }\n"
         f'const char scaled_N4_bf16_signature[] = "{text}";\n'
+        f'const char mirage_kernel_digest[] = "{digest}";\n'
     )
     out = str(folder / "N4_bf16.so")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", out, str(folder / "N4_bf16.c")], check=True)
@@ -389,3 +391,60 @@ def test_a_program_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -
     (tmp_path / "old_bf16.program.json").write_text('{"name": "old", "inputs": [], "ways": []}')
     with pytest.raises(ImportError, match=r"lacks constants, returns\); `mirage-kernels generate`"):
         mirage_kernels.load(tmp_path)
+
+
+def _program(folder: Path, **digests: str) -> None:
+    """Write a program that runs the kernel `scaled`."""
+    step = {"kernel": "scaled_N4_bf16", "inputs": [], "results": [], "last": []}
+    document = {
+        **{"name": "cut", "dtype": "bf16", "arch": "sm_90a"},
+        "inputs": [{"name": "x", "shape": [4], "dtype": "bfloat16"}],
+        **{"returns": {"value": "x"}, "constants": []},
+        **{"ways": [{"most": {}, "steps": [step]}], "kernels": digests},
+    }
+    (folder / "sm_90a").mkdir(parents=True, exist_ok=True)
+    (folder / "sm_90a/cut_bf16.program.json").write_text(json.dumps(document))
+
+
+def test_a_program_whose_kernel_is_not_compiled_is_not_loaded(tmp_path: Path) -> None:
+    _program(tmp_path)
+    said = rf"cut_bf16\.program\.json runs kernels that .*: scaled_N4_bf16; .*compile {tmp_path}`"
+    with pytest.raises(ImportError, match=said):
+        mirage_kernels.load(tmp_path)
+    assert mirage_kernels.programs() == []
+
+
+@pytest.mark.parametrize("digest", ["", "b"])
+def test_a_program_is_not_loaded_with_another_kernel_of_the_name(
+    tmp_path: Path, digest: str
+) -> None:
+    _compiled(tmp_path, "sm_90a", digest)
+    _program(tmp_path, scaled_N4_bf16="a")
+    with pytest.raises(ImportError, match="with other kernels than are compiled as scaled_N4_bf16"):
+        mirage_kernels.load(tmp_path)
+    _program(tmp_path, scaled_N4_bf16=digest)
+    assert mirage_kernels.load(tmp_path) == ["cut"]
+
+
+def test_a_program_that_does_not_tell_its_kernels_is_loaded(tmp_path: Path) -> None:
+    _compiled(tmp_path, "sm_90a", "a")
+    _program(tmp_path)
+    assert mirage_kernels.load(tmp_path) == ["cut"]
+
+
+def test_a_folder_does_not_change_the_kernels_of_another_s_program(tmp_path: Path) -> None:
+    for name, digest in (("a", "a"), ("same", "a"), ("b", "b")):
+        _compiled(tmp_path / name, "sm_90a", digest)
+        _program(tmp_path / name, scaled_N4_bf16=digest)
+    assert mirage_kernels.load(tmp_path / "a") == mirage_kernels.load(tmp_path / "same")
+    said = rf"/b has other kernels by the names of scaled_N4_bf16, which {tmp_path}/a/"
+    with pytest.raises(ImportError, match=said):
+        mirage_kernels.load(tmp_path / "b")
+
+
+def test_what_a_folder_has_no_more_is_forgotten_when_it_is_loaded_again(tmp_path: Path) -> None:
+    _compiled(tmp_path, "sm_90a", "a")
+    _program(tmp_path, scaled_N4_bf16="a")
+    assert mirage_kernels.load(tmp_path) == ["cut"]
+    (tmp_path / "sm_90a/cut_bf16.program.json").unlink()
+    assert mirage_kernels.load(tmp_path) == mirage_kernels.programs() == ["scaled"]
