@@ -54,9 +54,13 @@ def optimize(
     `print(mirage_kernels.report(model))` says what was replaced, what was not, and why. Call the
     model under `torch.inference_mode()` or `torch.no_grad()`: nothing is replaced where gradients
     are recorded.
+
+    Raises RuntimeError for a model that is no module, for inputs that are neither a list nor a
+    dict, and for an option that does not work; what the model raises on its inputs goes through.
     """
     if not isinstance(model, nn.Module):
         raise RuntimeError(option_sentence("model", type(model).__name__, ("torch.nn.Module",)))
+    _require_arguments(example_inputs)
     from mirage_kernels.matching.backend import Backend, compile_options, traceable
     from mirage_kernels.matching.choose import Options
     from mirage_kernels.matching.report import Report
@@ -76,6 +80,14 @@ def optimize(
             else:
                 model(*example_inputs)
     return model
+
+
+def _require_arguments(given: object) -> None:
+    """Refuse what is no list of arguments; a tensor alone would be taken apart into rows."""
+    if given is None or (isinstance(given, Sequence | Mapping) and not isinstance(given, str)):
+        return
+    works = ("a list of arguments", "a dict of keyword arguments")
+    raise RuntimeError(option_sentence("example_inputs", type(given).__name__, works))
 
 
 def _noting_the_first(
@@ -100,7 +112,10 @@ def new_report(model: nn.Module) -> Report:
 
 
 def report(model: nn.Module) -> Report:
-    """Return what `optimize` did to a model: `replaced`, `kept`, `commands`; readable as text."""
+    """Return what `optimize` did to a model: `replaced`, `kept`, `commands`; readable as text.
+
+    Raises RuntimeError for a model that was not optimized.
+    """
     if model not in _reports:
         raise RuntimeError(option_sentence("model", "not optimized", ("optimize(model)",)))
     return _reports[model]

@@ -53,6 +53,16 @@ def test_what_is_no_module_is_refused_in_a_sentence() -> None:
         mirage_kernels.optimize(torch.relu)  # type: ignore[type-var]
 
 
+@pytest.mark.parametrize("given", [3, "x", torch.ones(1, 64)])
+def test_example_inputs_that_are_no_arguments_are_refused_at_once(given: object) -> None:
+    module = Gated()
+    said = rf"example_inputs is {type(given).__name__}; a list of arguments and a dict"
+    with pytest.raises(RuntimeError, match=said):
+        mirage_kernels.optimize(module, given)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=r"optimize\(model\)"):
+        mirage_kernels.report(module)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"mode": "nope"}, {"mode": 3}, {"mode": ["default"]}, {"pack": "no"}, {"compiled_only": 1}],
