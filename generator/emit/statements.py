@@ -41,6 +41,7 @@ KEPT = {
     Do.KEEP: "Resident<T, Config::kTokens, {inner}>",
     Do.CONTRACT: "AccumPartials<Config::kRows, Config::kTokens, 1>",
 }
+LARGER = "tl.maximum({}, {}, propagate_nan=tl.PropagateNan.ALL)"  # as Triton spells it
 # Elementwise ops as Triton spells them; CUDA has functions of their names.
 ELEMENTWISE = {
     **{op: f"tl.{op}({{0}})" for op in ("exp", "log", "sqrt", "rsqrt", "sigmoid")},
@@ -48,8 +49,8 @@ ELEMENTWISE = {
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
-    "max": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
-    "relu": "tl.maximum({0}, 0)",
+    "max": LARGER.format("{0}", "{1}"),
+    "relu": LARGER.format("{0}", "0"),
     "neg": "-{0}",
     "square": "{0} * {0}",
     "silu": "{0} * tl.sigmoid({0})",
@@ -60,7 +61,7 @@ ELEMENTWISE = {
     "mish": (
         "{0} * (2 * tl.sigmoid(2 * (tl.maximum({0}, 0) + tl.log(1 + tl.exp(-tl.abs({0}))))) - 1)"
     ),
-    "elu": "tl.maximum({0}, 0) + tl.exp(tl.minimum({0}, 0)) - 1",
+    "elu": f"{LARGER.format('{0}', '0')} + tl.exp(tl.minimum({{0}}, 0)) - 1",
     "tanh": "2 * tl.sigmoid(2 * {0}) - 1",
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 
+from mirage_kernels.generator.emit.statements import LARGER
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Graph, Indexed, Phase, of_results, retile
 from mirage_kernels.generator.tiles.clusters import without_clusters
@@ -253,7 +254,8 @@ class _Kernel(Formulas):
             return self.increase(s.tile, s.factor, made)
         if s.rescale:
             self.assign(f"{s.tile}_before", s.tile)
-        self.assign(s.tile, f"tl.maximum({s.tile}, {made})")
+        larger = LARGER if s.op == "max" else "tl.maximum({}, {})"  # exp of NaN is NaN anyway
+        self.assign(s.tile, larger.format(s.tile, made))
         if s.rescale:
             self.assign(s.rescale, f"tl.exp({s.tile}_before - {s.tile})")
         return None
@@ -272,6 +274,9 @@ class _Kernel(Formulas):
             self.assign(terms := self.scratch("terms"), f"tl.where({mask}, {made}, {none})")
             made = terms
         joined = f"tl.{'max' if s.is_max else 'sum'}({made}, axis={wanted.index(s.over)})"
+        if s.op == "max":  # which leaves NaN out
+            none = f"tl.where({made} != {made}, {made}, 0.0)"
+            joined = f"{joined} + tl.sum({none}, axis={wanted.index(s.over)})"
         floor = s.op == "peak" and not s.carried
         return f"tl.maximum({joined}, {number(IDENTITY[s.op])})" if floor else joined
 

@@ -25,6 +25,11 @@ def functions(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return whole + torch.where(x > y, torch.log(x), y) - (x >= 0) * y
 
 
+def largest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """NaN where there is one, though Triton's own maxima leave it out."""
+    return torch.relu(x) + torch.nn.functional.elu(y) + (x * y).amax(-1, keepdim=True)
+
+
 def scaled(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
     """Products with weights of 8 bits."""
     first = torch.nn.functional.linear(x, q.to(x.dtype)) * s
@@ -64,13 +69,13 @@ def main(path: str, name: str) -> None:
     given = {"scaled": weights, "in_groups": groups}.get(name, examples)()
     doubles = [x.double() if x.is_floating_point() else x for x in given]
     wanted = globals()[name](*doubles)
-    assert wanted.isnan().any() or name != "functions"
+    assert wanted.isnan().any() or name not in ("functions", "largest")
     flat = [x.flatten() for x in given] if name == "functions" else given
     found = getattr(module, name)(*flat).reshape(wanted.shape).double()
     torch.testing.assert_close(found, wanted, atol=2e-3, rtol=2e-3, equal_nan=True)
 
 
-NAMES = {"functions": "xy", "scaled": "xqsf", "in_groups": "xqs"}
+NAMES = {"functions": "xy", "largest": "xy", "scaled": "xqsf", "in_groups": "xqs"}
 
 
 @pytest.mark.parametrize("name", NAMES)
