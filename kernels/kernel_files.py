@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from mirage_kernels.elf import is_cut_short
 from mirage_kernels.errors import no_kernel_file_sentence, no_kernels_sentence
 from mirage_kernels.program_documents import document_files
 
@@ -39,6 +40,8 @@ def shared_objects(folder: str | os.PathLike[str]) -> dict[Path, ctypes.CDLL]:
 def opened(file: Path) -> ctypes.CDLL:
     """Open a shared object; raises ImportError for a file that is none."""
     try:
+        if is_cut_short(file):
+            raise ImportError(no_kernel_file_sentence(file, "it was cut short"))
         return ctypes.CDLL(str(file))
     except OSError as failure:
         raise ImportError(no_kernel_file_sentence(file, str(failure))) from failure

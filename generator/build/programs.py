@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from mirage_kernels.elf import is_cut_short
 from mirage_kernels.generator.build.compile import (
     ROOT,
     ObjectCache,
@@ -105,7 +106,8 @@ def exported(name: str, text: str) -> str:
 
 
 def _holds(file: Path, digest: str) -> bool:
-    return file.is_file() and digest.encode() in file.read_bytes()
+    """Say whether a file is a whole shared object with a digest."""
+    return file.is_file() and not is_cut_short(file) and digest.encode() in file.read_bytes()
 
 
 def _options(arch: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -181,6 +182,17 @@ def test_a_kernel_is_compiled_again_only_when_something_in_it_changed(
     form.write_text(form.read_text() + "// changed\n")
     mirage_kernels("compile", str(moved))
     assert _commands(moved) == 2
+
+
+def test_a_shared_object_that_was_cut_short_is_compiled_again(
+    folder: Path, mirage_kernels: Callable[..., SimpleNamespace]
+) -> None:
+    mirage_kernels("compile", str(folder))
+    (compiled,) = folder.rglob("*.so")
+    header = b"\x7fELF\x02\x01" + bytes(34) + struct.pack("<Q10xHH2x", 1 << 20, 64, 30)
+    compiled.write_bytes(header + compiled.read_bytes())
+    assert mirage_kernels("compile", str(folder)).code == 0
+    assert _commands(folder) == 2
 
 
 def test_a_folder_without_kernels_is_named(

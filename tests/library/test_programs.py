@@ -51,6 +51,18 @@ def test_a_program_says_what_it_serves(scaled: Path) -> None:
     assert mirage_kernels.program("scaled").__doc__ == "scaled(x, s): bf16 N=4 on sm_90a"
 
 
+@pytest.mark.parametrize("kept", [0.0, 0.001, 0.3, 0.9, 0.999])
+def test_a_shared_object_that_was_cut_short_is_named(scaled: Path, kept: float) -> None:
+    (file,) = scaled.rglob("*.so")
+    whole = file.read_bytes()
+    file.unlink()  # the process may have it open
+    file.write_bytes(whole[: int(kept * len(whole))])
+    with pytest.raises(ImportError, match=r"N4_bf16\.so is no compiled kernel \(.*compile`"):
+        mirage_kernels.load(scaled)
+    file.write_bytes(whole)
+    assert mirage_kernels.load(scaled) == ["scaled"]
+
+
 def test_results_that_are_written_in_place_take_no_memory(scaled: Path) -> None:
     mirage_kernels.load(scaled)
     (kernel,) = mirage_kernels.program("scaled").kernels
