@@ -57,6 +57,9 @@ def qk_norm_rope_append(
     of 8), with rows of qkv and cos_sin_cache at multiples of 16 bytes. Otherwise a PyTorch program
     computes it. `mirage_kernels.constant_history` says what `constant_history` promises.
 
+    Raises RuntimeError, in one sentence, for a wrong argument, and InferenceOnlyError for one that
+    requires grad or carries a tangent.
+
     Source: Su et al., "RoFormer", 2021; the order of norm, rotation and write is Qwen3's.
     """
     op = "qk_norm_rope_append"
@@ -91,7 +94,15 @@ def rope_append(
 ) -> Tensor:
     """Rotate queries and keys, write keys and values to the caches, return the queries.
 
-    The op is `qk_norm_rope_append` without its norms: what Llama, Mistral and Qwen2 do.
+    Shapes: qkv `[tokens, (num_heads + 2 num_kv_heads) * D]`, heads of q, then k, then v;
+    cos_sin_cache `[positions, R]`, R <= D elements rotated; positions and slot_mapping `[tokens]`;
+    caches as in `gqa`, written in place. The result is `[tokens, num_heads, D]`.
+
+    The op is `qk_norm_rope_append` without its norms, what Llama, Mistral and Qwen2 do: types,
+    slots, `rope`, checking mode and GPU kernels are as there.
+
+    Raises RuntimeError, in one sentence that names `qk_norm_rope_append`, for a wrong argument, and
+    InferenceOnlyError for one that requires grad or carries a tangent.
     """
     op = "qk_norm_rope_append"
     if watches_grad():

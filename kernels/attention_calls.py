@@ -104,7 +104,8 @@ def attend(
     shape = call.q.shape
     is_flat = call.q.dim() <= 3
     arguments = call.arguments(_tokens(op, call.q)) + norms
-    needs_lse = wanted.return_lse or wanted.lse is not None
+    returns_lse = given_flag(op.name, "return_lse", wanted.return_lse)
+    needs_lse = returns_lse or wanted.lse is not None
     if wanted.out is None and wanted.lse is None:
         if not needs_lse:
             made = op.plain(*arguments, assume=wanted.assume)
@@ -120,7 +121,7 @@ def attend(
         lse = call.q.new_empty(shape[:-1], dtype=torch.float32)
     results = {"out": _flat(op, "out", out, 3), "lse": _flat(op, "lse", lse, 2)}
     op.lse_out(*arguments, **results, assume=wanted.assume)
-    return (out, lse) if wanted.return_lse else out
+    return (out, lse) if returns_lse else out
 
 
 def _tokens(op: Forms, q: Tensor) -> Tensor:

@@ -65,6 +65,14 @@ def damaged_document_sentence(file: object, reason: str) -> str:
     )
 
 
+def unreadable_document_sentence(file: object, reason: str) -> str:
+    """Say that there is no reading what has the name of a program's file."""
+    return (
+        f"{file} cannot be read ({reason}); remove it, or let `mirage-kernels generate` and "
+        "`compile` make the program anew"
+    )
+
+
 def uncompiled_sentence(file: object, folder: object, kernels: str) -> str:
     """Say which kernels of a program there are no shared objects of."""
     return (
@@ -159,6 +167,14 @@ def page_list_sentence(argument: str, given: Tensor, works: str) -> str:
     )
 
 
+def page_table_sentence(argument: str) -> str:
+    """Say that page lists stand in place of a table."""
+    return (
+        f"mirage_kernels::gqa_csr: {argument} is given, but the page lists say what it would; "
+        f"gqa takes {argument}"
+    )
+
+
 def page_device_sentence(argument: str, given: Tensor, last_page_len: Tensor) -> str:
     """Say that page lists lie on one device."""
     return (
@@ -208,7 +224,8 @@ def latent_sizes_sentence(argument: str, size: int, latent: int) -> str:
 
 def option_sentence(name: str, given: object, works: Sequence[str]) -> str:
     """Say which options of `optimize` and its backend there are."""
-    return f"mirage_kernels.optimize: {name} is {given}; {' and '.join(works)} work"
+    verb = "works" if len(works) == 1 else "work"
+    return f"mirage_kernels.optimize: {name} is {given}; {' and '.join(works)} {verb}"
 
 
 def other_attention_sentence(model: str, what: str) -> str:

@@ -12,7 +12,12 @@ from mirage_kernels.attention import gqa
 from mirage_kernels.attention_calls import Pair
 from mirage_kernels.checking import check_page_lists
 from mirage_kernels.element_types import INDICES
-from mirage_kernels.errors import number_sentence, page_device_sentence, page_list_sentence
+from mirage_kernels.errors import (
+    number_sentence,
+    page_device_sentence,
+    page_list_sentence,
+    page_table_sentence,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,10 +35,19 @@ def block_table_from_csr(
 ) -> Pair:
     """Return `(block_table, seq_lens)` of FlashInfer's page lists, without a look at their values.
 
-    indptr `[B + 1]`, indices `[pages in use]` and last_page_len `[B]` lie on one device;
+    indptr `[B + 1]`, indices `[pages]` and last_page_len `[B]`, int32 or int64, lie on one device;
     sequence b has the pages indices[indptr[b] : indptr[b + 1]], of which the last holds
-    last_page_len[b] keys. `max_seq_len` bounds how wide the table becomes; without it the table has
-    room for all pages in every row. Make it once per step, for all layers.
+    last_page_len[b] keys. Behind indptr[B] indices may hold anything: a buffer may be longer.
+    `max_seq_len` bounds how wide the table becomes; without it the table has room for all pages in
+    every row. Make it once per step, for all layers.
+
+    The results are int32, of the same device: block_table `[B, W]`, where W is `max_seq_len` in
+    pages, rounded up, or the length of indices, and seq_lens `[B]`. A row holds anything behind its
+    sequence's pages.
+
+    Raises RuntimeError, in one sentence, for a list of another shape or type, for lists on several
+    devices, and for a page_size below 1 or a max_seq_len below 0; in checking mode
+    (`mirage_kernels.checking`) for values that fit neither each other nor the page size.
     """
     _check_page_lists(indptr, indices, last_page_len)
     _check_number("page_size", page_size, 1)
@@ -123,8 +137,15 @@ def gqa_csr(
 ) -> Tensor | Pair:
     """Compute gqa over FlashInfer's page lists: `block_table_from_csr`, then `gqa`.
 
+    Shapes: indptr `[B + 1]`, indices `[pages]` and last_page_len `[B]` as there; q `[B, Hq, D]`,
+    `[B, T, Hq, D]` or, with `cu_seqlens_q`, `[tokens, Hq, D]`; the caches
+    `[pages, page size, Hkv, D]` or, HND, `[pages, Hkv, page size, D]`. The result is like q.
     Options are those of `gqa`. Give `max_seq_len`, which bounds the table that is made.
+
+    Raises what these two raise, and RuntimeError for a block_table or seq_lens.
     """
+    for name in {"block_table", "seq_lens"} & {*options}:
+        raise RuntimeError(page_table_sentence(name))
     k = nhd("gqa", "k_cache", k_cache, options.get("kv_layout", "NHD"))
     table, seq_lens = block_table_from_csr(
         indptr,

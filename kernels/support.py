@@ -74,11 +74,14 @@ def supports(
 
 
 def _count(op: str, name: str, given: object) -> int | torch.SymInt | None:
-    if given is None or _is_integer(given):
-        return given
-    if _is_other_integer(given):
-        return operator.index(given)
-    raise _not_an_integer(op, name, given)
+    if given is None:
+        return None
+    if not _is_integer(given) and not _is_other_integer(given):
+        raise _not_an_integer(op, name, given)
+    count = given if _is_integer(given) else operator.index(given)
+    if count < 0:
+        raise RuntimeError(question_sentence(op, f"{name} is {count}", "0 or more works"))
+    return count
 
 
 def _is_integer(given: object) -> TypeGuard[int | torch.SymInt]:

@@ -19,6 +19,18 @@ def test_page_lists_are_refused_by_the_op_that_takes_them() -> None:
         gqa_csr(Q, K, K, **LISTS | {"indices": None})
 
 
+@pytest.mark.parametrize("name", ["block_table", "seq_lens"])
+def test_page_lists_go_without_a_table(name: str) -> None:
+    with pytest.raises(RuntimeError, match=f"gqa_csr: {name} is given, but the page lists say"):
+        gqa_csr(Q, K, K, **LISTS | {name: LENGTHS})
+
+
+@pytest.mark.parametrize("given", ["no", 1, None])
+def test_what_is_neither_true_nor_false_asks_for_no_lse(given: object) -> None:
+    with pytest.raises(RuntimeError, match=r"gqa: return_lse is .*; True or False works"):
+        gqa(Q, K, K, TABLE, LENGTHS, return_lse=given)  # type: ignore[call-overload]
+
+
 def test_dense_keys_are_called_what_they_are() -> None:
     with pytest.raises(RuntimeError, match=r"k_cache .* needs \[B, L, Hkv, D\] = \[any, any, any"):
         gqa(Q, K[:2, ..., :56], K[:2, ..., :56])

@@ -79,6 +79,17 @@ def test_page_lists_of_pages_beyond_the_cache_are_named() -> None:
         gqa_csr(call.q, call.k, call.v, starts, torch.tensor([0, 77]), last, max_seq_len=16)
 
 
+def test_what_stands_behind_the_last_page_of_a_list_is_not_looked_at() -> None:
+    call = made(replace(PAGED, lengths=(16, 16)))
+    starts, pages, last = torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.tensor([16, 16])
+    lists = (starts, torch.cat([pages, torch.tensor([-7, 2**40])]), last)
+    expected = gqa_csr(call.q, call.k, call.v, starts, pages, last, max_seq_len=16)
+    assert torch.equal(gqa_csr(call.q, call.k, call.v, *lists, max_seq_len=16), expected)
+    assert torch.equal(gqa_csr(call.q, call.k, call.v, *lists), expected)
+    with pytest.raises(RuntimeError, match=r"indices\[1\] is -1; page numbers from 0 on work"):
+        gqa_csr(call.q, call.k, call.v, starts, torch.tensor([0, -1, 3]), last)
+
+
 def appended(**changed: Tensor) -> Tensor:
     weight, cache = torch.ones(16).half(), torch.zeros(2, 8, 2, 16).half()
     tokens = {"positions": torch.tensor([0, 4, 8]), "slot_mapping": torch.tensor([3, -1, 9])}

@@ -176,6 +176,8 @@ WRONG = {
     "K is a tensor; an integer works": ("rms_norm_linear", {"K": torch.tensor(4096)}),
     "M is a tensor; an integer works": ("rms_norm_linear", {"M": torch.tensor(3)}),
     "K is True; an integer works": ("rms_norm_linear", {"K": True}),
+    "M is -1; 0 or more works": ("rms_norm_linear", {"M": -1}),
+    "T is -2; 0 or more works": ("gqa", {"T": -2}),
     "dtype is 'float32'; torch.float16 and torch.bfloat16 work": (
         "rms_norm_linear",
         {"dtype": "float32"},
