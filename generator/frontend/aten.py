@@ -60,10 +60,9 @@ def _elu(
 ) -> Tensor:
     if input_scale != 1:
         raise GraphError(f"elu with input_scale={input_scale}")
-    made = s("elu", x)
+    made = s("elu", x if alpha == 1 else s.minimum(x, 0.0))
     if alpha != 1:  # alpha below 0 alone
-        high = s("relu", x)
-        made = s("add", high, s("mul", s("sub", made, high), alpha))
+        made = s("add", s("relu", x), s("mul", made, alpha))
     return made if scale == 1 else s("mul", made, scale)
 
 
@@ -239,7 +238,7 @@ def _largest(amax: Callable[..., Tensor], larger: Callable[..., Tensor]) -> Call
     """Return torch.max or min: of all elements, of two tensors, or along a dim with positions."""
 
     def applied(s: Steps, x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-        if isinstance(dim, Tensor):
+        if isinstance(dim, Tensor | float):
             return larger(s, x, dim)
         return amax(s, x) if dim is None else (amax(s, x, dim, keepdim),)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import inspect
 import logging
@@ -20,6 +19,7 @@ from mirage_kernels.generator.frontend import masks
 from mirage_kernels.generator.frontend.aten import ATEN
 from mirage_kernels.generator.frontend.chosen import Extents
 from mirage_kernels.generator.frontend.chosen import given as mask_of
+from mirage_kernels.generator.frontend.examples import fake, without_values
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.frontend.steps import Steps
 from mirage_kernels.generator.ir import DType
@@ -50,7 +50,6 @@ unsqueeze expand expand_as flatten unflatten alias detach slice select narrow sp
 view_as_real
 """
 VIEWS = frozenset(_VIEWS.split())  # operators that only look at their operand in another way
-_PLAIN = (bool, int, float, str, type(None))  # examples of these types are constants
 BRANCHES = "it takes tensors by keyword and returns tensors; branches may not depend on values"
 RETURNED = "a program returns tensors, or None, beside what it writes over"
 LONGER = "with the examples it can: name a dynamic dim in all inputs that have it"
@@ -67,7 +66,7 @@ def exported(
         module.forward = function
     try:
         with _in_silence():
-            return torch.export.export(_on_cpu(module), (), fake(examples), strict=False)
+            program = torch.export.export(_on_cpu(module), (), fake(examples), strict=False)
     except Exception as error:  # the function may raise anything
         said = str(error).strip().partition("\n")[0]
         raise RecipeError(
@@ -75,27 +74,27 @@ def exported(
             f"{type(error).__name__}: {said}",
             hint,
         ) from error
+    _untie(program)
+    return program
+
+
+def _untie(program: Any) -> None:
+    """Let what a module has under several names, as tied weights, be one input: the first."""
+    own = {**program.constants, **program.state_dict}
+    targets = {s.arg.name: s.target for s in program.graph_signature.input_specs}
+    first: dict[int, Any] = {}
+    for node in [n for n in program.graph.nodes if n.op == "placeholder"]:
+        tensor = own.get(targets[node.name])
+        if tensor is not None and first.setdefault(id(tensor), node) is not node:
+            node.replace_all_uses_with(first[id(tensor)])
+            program.graph.erase_node(node)
 
 
 def _on_cpu(module: torch.nn.Module) -> torch.nn.Module:
     """Return a module with its tensors on the CPU, where `fake` has examples."""
     own = (*module.parameters(), *module.buffers())
     here = all(x.device.type == "cpu" for x in own)
-    return module if here else _without_values(module, lambda x: x.dtype)
-
-
-def _without_values(
-    module: torch.nn.Module, type_of: Callable[[torch.Tensor], torch.dtype]
-) -> torch.nn.Module:
-    """Return a copy of a module whose tensors have no values: on the CPU, they take no memory."""
-    import torch
-
-    made = dict[int, torch.Tensor]()
-    for own in (*module.parameters(), *module.buffers()):
-        made[id(own)] = torch.empty_like(own, dtype=type_of(own), device="cpu")
-        if isinstance(own, torch.nn.Parameter):
-            made[id(own)] = torch.nn.Parameter(made[id(own)], own.requires_grad)
-    return copy.deepcopy(module, made)
+    return module if here else without_values(module, lambda x: x.dtype)
 
 
 @contextlib.contextmanager
@@ -175,94 +174,6 @@ def operator_of(node: Any) -> str:
     return name if own else name.rstrip("_")
 
 
-def bound(
-    function: Callable[..., Any], examples: Mapping[str, Any]
-) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return a function whose constants are the examples that are plain values, and the others."""
-    import torch
-
-    constants = {n: x for n, x in examples.items() if isinstance(x, _PLAIN)}
-    if not constants:
-        return function, dict(examples)
-    others = {n: x for n, x in examples.items() if n not in constants}
-    if not isinstance(function, torch.nn.Module):
-        return _partial(function, constants), others
-    own = copy.copy(function)
-    own.forward = _partial(own.forward, constants)
-    return own, others
-
-
-def _partial(function: Callable[..., Any], constants: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a function with constants, whose signature lacks them."""
-    called = functools.partial(function, **constants)
-    for name in ("__name__", "__doc__"):
-        setattr(called, name, getattr(function, name, ""))
-    return called
-
-
-def in_type(
-    run: Callable[..., Any], given: Mapping[str, torch.Tensor], dtype: torch.dtype
-) -> tuple[Callable[..., Any], dict[str, torch.Tensor]]:
-    """Return a function and its examples in the type that kernels store.
-
-    Where some tensors are of 16 bits these are, and fp32 stays; where all are fp32 they are. Those
-    of 8 bits stay. A module's tensors lose their values.
-    """
-    import torch
-
-    own = [*given.values(), *(run.parameters() if isinstance(run, torch.nn.Module) else ())]
-    mixed = any(x.is_floating_point() and x.element_size() == 2 for x in own)
-
-    def type_of(x: torch.Tensor) -> torch.dtype:
-        changes = x.element_size() == 2 or (x.element_size() > 2 and not mixed)
-        return dtype if changes and x.is_floating_point() else x.dtype
-
-    if isinstance(run, torch.nn.Module):
-        run = _without_values(run, type_of)
-    return run, {
-        name: torch.empty_strided(x.shape, x.stride(), dtype=type_of(x), device="meta")
-        if type_of(x) is not x.dtype
-        else x
-        for name, x in given.items()
-    }
-
-
-def require_examples(
-    name: str, given: Mapping[str, object], dynamic: Mapping[str, Mapping[int, str]]
-) -> None:
-    """Raise RecipeError for an example that is no tensor, and a dynamic dim that none has."""
-    import torch
-
-    tensors = dict[str, torch.Tensor]()
-    for own, value in given.items():
-        if not isinstance(value, torch.Tensor):
-            raise RecipeError(
-                f"the example of {name}'s {own} is of {type(value).__name__}, no tensor",
-                "examples are tensors, numbers, texts, True, False or None; wrap the function",
-            )
-        tensors[own] = value
-    for own, dims in dynamic.items():
-        wrong = [d for d in dims if own in tensors and not 0 <= d < tensors[own].dim()]
-        if own not in tensors or wrong:
-            raise RecipeError(
-                f"`dynamic` names {f'dim {wrong[0]} of ' if wrong else ''}{own}, "
-                f"which the examples of {name} do not have",
-                f"they are {', '.join(f'{n} with {x.dim()} dims' for n, x in tensors.items())}",
-            )
-
-
-def fake(examples: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return tensors without memory on the CPU, where a module's parameters are."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        return {
-            name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
-            for name, t in examples.items()
-        }
-
-
 def dtype_of(value: torch.Tensor, name: str) -> DType:
     """Return the element type of an input; raises RecipeError for one that kernels don't take."""
     from mirage_kernels.element_types import TYPES
@@ -296,7 +207,10 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
             raise GraphError("positions of largest elements are no result of a kernel")
         return args[0][args[1]] if node.users else None
     made = node.meta.get("val")
-    if own in masks.SOURCES or (own not in masks.HIDDEN and masks.is_positional(args)):
+    if own in masks.NUMBERED:
+        args = masks.with_numbers(args)
+    known = own in ATEN or own in masks.MASKED
+    if own in masks.SOURCES or (known and own not in masks.HIDDEN and masks.is_positional(args)):
         return _formed(lambda: masks.applied(Steps(program), own, args, kwargs))
     if isinstance(made, torch.Tensor) and not _has_form(made.dtype, own):
         raise GraphError(f"its result is of {made.dtype}", "kernels compute real numbers")

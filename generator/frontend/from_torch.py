@@ -18,15 +18,14 @@ from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.counting import with_sizes
 from mirage_kernels.generator.frontend.dim_names import Dynamic
+from mirage_kernels.generator.frontend.examples import bound, require_examples
 from mirage_kernels.generator.frontend.export import (
-    bound,
     ends_of,
     exported,
     input_names,
     name_of,
     place_of,
     plain,
-    require_examples,
 )
 from mirage_kernels.generator.frontend.portions import Portion, Traced, traced
 from mirage_kernels.generator.frontend.positional.lower import flat, sizes_of
@@ -34,6 +33,7 @@ from mirage_kernels.generator.frontend.repeats import without_repeats
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import Dim, DType, Graph, Node
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
+from mirage_kernels.generator.partition.constants import with_numbers
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 if TYPE_CHECKING:
@@ -162,6 +162,8 @@ def longer_by(
 def _portion(function: Callable[..., Any], examples: Mapping[str, torch.Tensor]) -> Portion:
     """Return all that torch.export makes of a function."""
     program = exported(function, examples)
+    with_numbers(program)
+    _require_known(program, name_of(function))
     without_repeats(program.graph)
     as_numbers(program.graph)
     return Portion(
@@ -171,6 +173,17 @@ def _portion(function: Callable[..., Any], examples: Mapping[str, torch.Tensor])
         [n for n in ends_of(program, name_of(function)) if n is not None],
         lambda node: place_of(function, examples, node),
     )
+
+
+def _require_known(program: Any, name: str) -> None:
+    """Raise RecipeError for a tensor that a function finds outside, and is not called with."""
+    outside = program.graph_signature.inputs_to_lifted_tensor_constants
+    for node in (n for n in program.graph.nodes if n.name in outside and n.users):
+        raise RecipeError(
+            f"{name} takes a tensor {[*node.meta['val'].shape]} that is neither an input nor a "
+            "module's parameter or buffer",
+            "let it be an input, or register it; numbers of a single element are constants",
+        )
 
 
 # -- the recipe ------------------------------------------------------------------------------------
@@ -263,6 +276,11 @@ def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
     texts = {}
     for n in order:
         i = traced.names.index(n)
+        if not inputs[n].out.type.dims:
+            raise RecipeError(
+                f"input {n} of {name} has one element, and no dim that another tensor has",
+                "kernels take such numbers from the host: give it as a plain number, a constant",
+            )
         own = (DType.BOOL, *EIGHT_BITS, *([DType.FP32] if mixed else []))
         kind = f":{traced.dtypes[i].value}" if traced.dtypes[i] in own else ""
         texts[n] = " ".join(inputs[n].out.type.names) + kind

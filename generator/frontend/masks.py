@@ -80,7 +80,7 @@ def applied(s: Steps, op: str, args: Sequence[Any], named: Mapping[str, Any]) ->
     """
     if op not in MASKED:
         hint = "softmax takes hidden scores"
-        raise GraphError(f"{op} of positions, masks or numbers alone has no form", hint)
+        raise GraphError(f"{op} of positions, masks or constant tensors has no form", hint)
     kept = {k: v for k, v in named.items() if k not in _STORAGE}
     made = MASKED[op](s, *args, **kept)
     if op in SOURCES:
@@ -112,15 +112,8 @@ def _cast(x: Positional, *args: Any, **named: Any) -> Positional:
 
 
 def _full(value: float | None = None) -> Callable[..., Chosen]:
-    def made(size: Sequence[int], number: Any = value, **_: Any) -> Chosen:
-        return Chosen((*size,), (), number, 0.0)
-
-    return made
-
-
-def _full_like(value: float | None = None) -> Callable[..., Chosen]:
-    def made(x: Positional | Tensor, number: Any = value, **_: Any) -> Chosen:
-        return Chosen(x.dims, (), number, 0.0)
+    def made(like: Any, number: Any = value, **_: Any) -> Chosen:
+        return Chosen((*getattr(like, "dims", like),), (), number, 0.0)
 
     return made
 
@@ -335,6 +328,16 @@ def _number(x: Any) -> Any:
     return x.inside if isinstance(x, Chosen) and not x.conditions else x
 
 
+def with_numbers(args: Sequence[Any]) -> Sequence[Any]:
+    """Return arguments with numbers for constant tensors that broadcast to the others."""
+    tensors = [x.dims for x in args if isinstance(x, Tensor)]
+    if not tensors:
+        return args
+    dims = _broadcast(*tensors)
+    fits = (is_mask(x) and not x.conditions and _broadcast(dims, x.dims) == dims for x in args)
+    return [float(x.inside) if fit else x for fit, x in zip(fits, args, strict=True)]
+
+
 def hidden(s: Steps, x: Tensor, mask: Any) -> Tensor | Chosen:
     """Return scores with a mask: a tensor or numbers that are added, or where scores are seen."""
     if isinstance(mask, Chosen) and isinstance(mask.inside, bool):
@@ -351,9 +354,9 @@ SOURCES: Mapping[str, Callable[..., Positional]] = {
     "ones": _full(1),
     "zeros": _full(0),
     "full": _full(),
-    "ones_like": _full_like(1),
-    "zeros_like": _full_like(0),
-    "full_like": _full_like(),
+    "ones_like": _full(1),
+    "zeros_like": _full(0),
+    "full_like": _full(),
     "scalar_tensor": lambda value, **_: Chosen((1,), (), value, 0.0),
 }
 _VIEWS: Mapping[str, Callable[..., Positional]] = {
@@ -383,6 +386,8 @@ _VIEWS: Mapping[str, Callable[..., Positional]] = {
 }
 _HIDDEN = "softmax _softmax softmax_beside logsumexp scaled_dot_product_attention"
 HIDDEN = frozenset(_HIDDEN.split())
+_NUMBERED = "max min maximum minimum clamp pow remainder fmod floor_divide true_divide"
+NUMBERED = frozenset(_NUMBERED.split())  # that take a number in a tensor's place
 _CASTS = ("to", "_to_copy", "type_as", "contiguous", "clone", "lift_fresh_copy", "detach", "alias")
 MASKED: Mapping[str, Callable[..., Any]] = {
     **{op: (lambda s, a, b, op=op: _binary(s, op, a, b)) for op in _NUMBERS},

@@ -11,23 +11,21 @@ from typing import TYPE_CHECKING, Any
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.declarations import TAKEN
 from mirage_kernels.generator.frontend.editing import CASTS, arguments_of, is_view, mutates
+from mirage_kernels.generator.frontend.examples import bound, in_type, require_examples
 from mirage_kernels.generator.frontend.export import (
     BRANCHES,
     LONGER,
     applied,
-    bound,
     called_names,
     dtype_of,
     ends_of,
     exported,
     has_eight_bits,
-    in_type,
     input_names,
     input_of,
     name_of,
     operator_of,
     place_of,
-    require_examples,
     returned_by,
 )
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
@@ -95,8 +93,9 @@ class Trace:
             )
         self.pairs = dict(zip(first, last, strict=True))
         named = input_names(self.programs[0])
-        self.inputs = {n: f"{name}_" if name in TAKEN else name for n, name in named.items()}
-        self.called = {n: name for n, name in named.items() if name in TAKEN}
+        self._taken = TAKEN.union(*(dims.values() for dims in dynamic.values()))
+        self.inputs = {n: f"{x}_" if x in self._taken else x for n, x in named.items()}
+        self.called = {n: name for n, name in named.items() if name in self._taken}
         self.called |= {n: c for n, c in called_names(self.programs[0]).items() if c != n.name}
         longer = dynamic_extents(both[-1], dynamic)
         self.extents = {dim: (n, longer[dim]) for dim, n in extents.items()}
@@ -140,7 +139,7 @@ class Trace:
     def name(self, node: Node) -> str:
         """Return the name of a value."""
         made = str(node.name)
-        taken = made in self.inputs.values() or made in TAKEN
+        taken = made in self.inputs.values() or made in self._taken
         return self.inputs.get(node) or (f"{made}_" if taken else made)
 
     @property

@@ -45,6 +45,26 @@ def test_parameters_of_a_module_are_inputs_with_their_names() -> None:
     spec_of(recipe)
 
 
+class Tied(nn.Module):
+    """Two layers and two buffers that are one each, as an embedding and a head are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 8, bias=False), nn.Linear(32, 8, bias=False)
+        self.down.weight = self.up.weight
+        self.register_buffer("scale", torch.ones(8), persistent=False)
+        self.register_buffer("shift", self.scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.up(x)) * self.scale + self.down(x) + self.shift
+
+
+def test_tied_weights_are_one_input_under_their_first_name() -> None:
+    recipe = from_torch(Tied(), {"x": X.float()})
+    assert {*recipe.inputs} == {"x", "up_weight", "scale"}
+    spec_of(recipe)
+
+
 def test_none_beside_a_result_is_no_result() -> None:
     def attended(x: Tensor) -> tuple[Tensor, None]:
         return F.silu(x), None
@@ -165,6 +185,23 @@ REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
         "positions of largest",
     ),
 }
+
+
+def test_a_single_element_that_no_dim_has_is_refused() -> None:
+    with pytest.raises(RecipeError, match="input x of f has one element, and no dim"):
+        from_torch(lambda x: x.var(-1, unbiased=False), {"x": X[:1, :1]}, name="f")
+
+
+def test_tensors_from_outside_are_refused_and_single_numbers_are_constants() -> None:
+    known = torch.arange(32, dtype=torch.bfloat16)
+
+    def shifted(x: Tensor) -> Tensor:
+        return x * torch.tensor(2.0) + known
+
+    with pytest.raises(RecipeError, match=r"shifted takes a tensor \[32\] that is neither an in"):
+        from_torch(shifted, {"x": X})
+    known = torch.tensor(3.0)
+    assert [n.value for n in spec_of(from_torch(shifted, {"x": X})).of("const")] == [2.0, 3.0]
 
 
 def test_a_cast_to_another_real_type_changes_nothing() -> None:

@@ -54,6 +54,14 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     ),
     "softplus": lambda x, y: F.softplus(x, 1.0, 0.5) + F.softplus(y, 2.0, 1.0) + F.softplus(x * y),
     "logaddexp": lambda x, y: torch.logaddexp(x, y) + torch.logaddexp(x.exp().log(), y.exp().log()),
+    "numbers as tensors": lambda x, y: (
+        torch.min(x, torch.tensor(0.5)) * torch.max(torch.tensor(-1), y)
+        + torch.minimum(torch.full_like(x, 0.2), x)
+        + torch.maximum(y, torch.tensor([[-0.3]]).maximum(torch.tensor(-0.5)))
+        + torch.clamp(x, torch.tensor(-0.4), torch.tensor(0.4))
+        + torch.pow(x, torch.tensor(2)) * torch.remainder(y, torch.tensor(0.7))
+    ),
+    "elu": lambda x, y: F.selu(x) + F.elu(y, 0.5),
     "margins": lambda x, y: F.soft_margin_loss(x, y) + F.margin_ranking_loss(x, y, x, margin=0.5),
 }
 
@@ -94,6 +102,17 @@ def test_functions_of_two_keep_within_what_fp32_holds(name: str) -> None:
     given = [Array((dim,), (t.numpy(),)) for t in (x, y)]
     (made,) = results(graph, given, array_reading(STORAGE, {dim: len(x)}))
     torch.testing.assert_close(torch.from_numpy(made.parts[0]).float(), function(x, y))
+
+
+@pytest.mark.parametrize("name", ["elu", "celu", "selu"])
+def test_units_of_exponentials_are_linear_up_to_infinity(name: str) -> None:
+    function = getattr(F, name)
+    recipe = from_torch(lambda x: function(x), {"x": X}, name="function")
+    graph = with_precision(trace(recipe, recipe.shapes[0], DType.BF16), DType.FP32)
+    x = torch.tensor(FAR)
+    (dim,) = graph.inputs[0].out.type.names
+    (made,) = results(graph, [Array((dim,), (x.numpy(),))], array_reading(STORAGE, {dim: len(x)}))
+    torch.testing.assert_close(torch.from_numpy(made.parts[0]).float(), function(x))
 
 
 def test_large_whole_powers_are_products() -> None:

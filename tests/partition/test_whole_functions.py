@@ -139,6 +139,9 @@ def test_a_module_of_16_bits_is_generated_in_either_type() -> None:
         ({"x": torch.empty(8), "n": [2.0]}, {}, "the example of f's n is of list, no tensor"),
         ({"x": torch.empty(8)}, {"y": {0: "M"}}, "names y, which the examples of f do not have"),
         ({"x": torch.empty(8)}, {"x": {1: "M"}}, "names dim 1 of x, which the examples of f do"),
+        ({"x": torch.empty(8)}, {"x": {0: "my rows"}}, "names a dim of f's x 'my rows', which"),
+        ({"x": torch.empty(8)}, {"x": {0: "float"}}, "names a dim of f's x 'float', which"),
+        ({"x": torch.empty(8).double()}, {}, "all tensors of the function are of torch.float64"),
     ],
 )
 def test_examples_that_are_no_tensors_and_dims_of_none_are_named(
@@ -196,6 +199,67 @@ def test_inputs_may_have_names_that_emitted_files_need() -> None:
     program = cut(run, ["out"], out=(8, 96), result=(96,))
     assert ways(program) == [["mul"]]
     require_same(program, run, out=drawn(5, 96), result=drawn(96))
+
+
+@pytest.mark.parametrize("dim", ["x", "w", "matmul"])
+def test_dims_may_have_the_names_of_tensors(dim: str) -> None:
+    def run(x: Tensor, w: Tensor) -> Tensor:
+        return torch.softmax(torch.relu(x) @ w.T, -1).sum(0)
+
+    examples = {"x": torch.empty(8, 96), "w": torch.empty(80, 96)}
+    function = Function(run, examples, {"x": {0: dim}}, "f")
+    program = partitioned(function, DType.BF16, "sm_90a", made)
+    assert not program.reasons
+    require_same(program, run, x=drawn(5, 96), w=drawn(80, 96))
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, one layer under two names, and two buffers that are one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(96, 96, bias=False), nn.Linear(96, 96, bias=False)
+        self.b.weight = self.a.weight
+        self.c = self.a
+        self.register_buffer("scale", torch.ones(96))
+        self.register_buffer("shift", self.scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(torch.relu(self.b(x)) * self.scale) + self.a(x) + self.shift
+
+
+def test_tied_weights_are_one_input_under_their_first_name() -> None:
+    module = Tied().bfloat16()  # which makes two of one buffer
+    module.shift = module.scale
+    program = program_of(module, x=torch.empty(8, 96, dtype=torch.bfloat16))
+    assert {i["name"] for i in program.document["inputs"]} == {"a_weight", "scale", "x"}
+    own = {n: x.data for n, x in (*module.named_parameters(), *module.named_buffers())}
+    given = {"x": drawn(8, 96), "a_weight": own["a.weight"], "scale": own["scale"]}
+    torch.testing.assert_close(
+        by_references(program, given), module(given["x"]).data, atol=0.02, rtol=0.02
+    )
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes")
+def test_recurrent_layers_have_no_form() -> None:
+    layer = nn.GRU(96, 96).bfloat16()
+    program = program_of(layer, input=torch.empty(4, 8, 96, dtype=torch.bfloat16))
+    assert "  PyTorch: gru: kernels cannot be made of it" in [*program.lines()]
+
+
+def test_float64_beside_other_types_stays() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(96, 80)
+            self.register_buffer("scale", torch.ones(80, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.silu(self.linear(x)) * self.scale
+
+    inputs = program_of(Layer(), x=torch.empty(8, 96)).document["inputs"]
+    types = {i["name"]: i["dtype"] for i in inputs}
+    assert (types["linear_weight"], types["scale"]) == ("bfloat16", "float64")
 
 
 def test_powers_have_forms() -> None:
