@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,8 @@ def list_model(arguments: argparse.Namespace, terminal: Terminal) -> int:
     terminal.table(rows, left=5)
     states = {row[dtype.value] for row in rows for dtype in STORAGE_DTYPES}
     if MISSING in states:
-        options = f"--model {arguments.model} --tp {arguments.tp} --arch {arguments.arch}"
+        named = shlex.quote(arguments.model)
+        options = f"--model {named} --tp {arguments.tp} --arch {arguments.arch}"
         options += " --separate" if arguments.separate else ""
         terminal.line(f"next: mirage-kernels generate {options} --out DIR")
     if NO_RECIPE in states:

@@ -97,14 +97,15 @@ def tune(arguments: argparse.Namespace, terminal: Terminal) -> int:
             "this is an installed package, not a source checkout: it has no sources to compile",
             f"`{PROGRAM} tune --measure DIR` measures what a checkout compiled",
         )
+    chosen = _chosen(arguments)
     if arguments.compile is not None:
         folder = Path(arguments.compile)
-        _report_compiled(_compiled(arguments, folder, terminal), folder, terminal)
+        _report_compiled(_compiled(chosen, arguments, folder, terminal), folder, terminal)
         return 0
     _require_gpu()
     file = _catalog_file(arguments)
     folder = store_folder(arguments.store) / "tuning" / arguments.arch
-    made = _compiled(arguments, folder, terminal)
+    made = _compiled(chosen, arguments, folder, terminal)
     return _measured(made, (folder, file), arguments, terminal)
 
 
@@ -149,9 +150,14 @@ def _require_gpu() -> None:
 # -- compile -----------------------------------------------------------------------------------
 
 
-def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -> Section:
+def _compiled(
+    chosen: Sequence[KernelRecord | Request],
+    arguments: argparse.Namespace,
+    folder: Path,
+    terminal: Terminal,
+) -> Section:
     """Compile the chosen kernels; the folder's manifest keeps what else it holds."""
-    chosen, arch = _chosen(arguments), arguments.arch
+    arch = arguments.arch
     shop = Shop.at(folder, arch, arguments.jobs, only_sources=arguments.sources)
     made, file = Section(arch, {"command": given.command(PROGRAM)}, None, ()), folder / MANIFEST
     before = load_manifest(folder) if file.is_file() else made

@@ -45,6 +45,12 @@ def test_list_names_the_command_that_makes_what_is_missing(mirage_kernels, confi
     assert "next: mirage-kernels generate --model small.json --tp 2 --arch sm_90a --out DIR" in said
 
 
+def test_the_command_that_list_names_is_quoted_for_a_shell(mirage_kernels, config: str) -> None:
+    Path(config).rename("my model.json")
+    said = mirage_kernels("list", "--model", "my model.json").out
+    assert "next: mirage-kernels generate --model 'my model.json' --tp 1" in said
+
+
 def test_list_says_what_the_calls_of_a_model_are_told(mirage_kernels) -> None:
     outcome = mirage_kernels("list", "--model", "gemma-2-27b")
     told = "eps=1e-06, scale=0.0833333, weight_offset=1, window_left=4095, logits_soft_cap=50"

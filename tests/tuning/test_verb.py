@@ -155,6 +155,16 @@ def test_without_a_gpu_the_two_phases_are_named(run: Run, monkeypatch: pytest.Mo
     assert "tune --compile DIR" in err
 
 
+def test_a_name_that_is_none_is_told_before_a_gpu_is_missed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, _, err = run("tune", "nope")
+    assert code == 2
+    assert "there is no recipe called 'nope'" in err
+
+
 def test_a_folder_for_another_architecture_is_an_error(run: Run) -> None:
     run(*COMPILE, "folder", "--top", "1")
     code, _, err = run(*COMPILE, "folder", "--arch", "sm_80")
