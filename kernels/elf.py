@@ -18,5 +18,5 @@ def is_cut_short(file: Path) -> bool:
         return False
     if len(header) < _HEADER.size:
         return True
-    begin, size, count = _HEADER.unpack(header)
+    begin, size, count = map(int, _HEADER.unpack(header))
     return file.stat().st_size < begin + size * count

@@ -8,30 +8,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirage_kernels.errors import damaged_document_sentence, other_document_sentence
+from mirage_kernels.document_form import require_document
+from mirage_kernels.errors import (
+    damaged_document_sentence,
+    other_document_sentence,
+    unreadable_document_sentence,
+)
 
 DOCUMENT = ".program.json"  # what their names end in
 DIGEST = "mirage_kernel_digest"  # a shared object's text that says what its kernel computes
+_NEWER = frozenset(("inputs", "ways", "constants", "returns"))  # the first versions lack some
 
 
 def document_files(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the files of programs below a folder, in order."""
-    return [file.resolve() for file in sorted(Path(folder).rglob(f"*{DOCUMENT}"))]
+    found = sorted(Path(folder).rglob(f"*{DOCUMENT}"))
+    return [file.parent.resolve() / file.name for file in found]  # a link has its own name
 
 
 def read_document(file: Path) -> dict[str, Any]:
     """Return what a file says of a program.
 
-    Raises ImportError for one of another version, and for one that is damaged.
+    Raises ImportError for one of another version, and for one that is damaged or cannot be read.
     """
     try:
         document: dict[str, Any] = json.loads(file.read_text())
-    except ValueError as failure:  # no JSON, or no text
+        if isinstance(document, dict) and (lost := sorted(_NEWER - {*document})):
+            raise ImportError(other_document_sentence(file, ", ".join(lost)))
+        require_document(document)
+    except OSError as failure:
+        reason = failure.strerror or str(failure)
+        raise ImportError(unreadable_document_sentence(file, reason)) from failure
+    except (ValueError, RecursionError) as failure:  # no JSON, no text, or no program
         raise ImportError(damaged_document_sentence(file, str(failure))) from failure
-    if not isinstance(document, dict):
-        raise ImportError(damaged_document_sentence(file, "it holds no object"))
-    if lost := sorted({"inputs", "ways", "constants", "returns"} - {*document}):
-        raise ImportError(other_document_sentence(file, ", ".join(lost)))
     return document
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -385,7 +386,7 @@ def test_what_is_not_chosen_is_not_computed_with(chosen: Path) -> None:
     torch.testing.assert_close(found.double(), exact, atol=1e-2, rtol=1e-2, equal_nan=True)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"name": "cut', b"\xff\xfe", b"[1]"])
+@pytest.mark.parametrize("content", [b"", b'{"name": "cut', b"\xff\xfe", b"[1]", b"[" * 200000])
 def test_a_damaged_program_is_refused_in_a_sentence_with_its_file(
     content: bytes, tmp_path: Path
 ) -> None:
@@ -416,6 +417,46 @@ def _program(folder: Path, **digests: str) -> None:
     }
     (folder / "sm_90a").mkdir(parents=True, exist_ok=True)
     (folder / "sm_90a/cut_bf16.program.json").write_text(json.dumps(document))
+
+
+EDITS = [
+    ("name", None, "missing required field `name`"),
+    ("name", 3, "at `$.name`"),
+    ("arch", None, "missing required field `arch`"),
+    ("arch", "90", "at `$.arch`"),
+    ("inputs", {}, "at `$.inputs`"),
+    ("inputs", [{"name": "x", "shape": [{"extent": "M"}], "dtype": "bfloat16"}], "`times`"),
+    ("ways", "x", "at `$.ways`"),
+    ("ways", [], "at `$.ways`"),
+    ("ways", [{"most": {}}], "`steps` - at `$.ways[0]`"),
+    ("ways", [{"most": {"M": 64}, "steps": []}], "takes no more than {'M': 64}"),
+    ("ways", [{"most": {}, "steps": [{"kernel": "k"}]}], "of `$.ways[0].steps[0]`"),
+    ("ways", [{"most": {}, "steps": [{"call": 3}]}], "of `$.ways[0].steps[0]`"),
+    ("returns", {"value": "x", "none": True}, "one of value, none, dict, list, tuple"),
+    ("returns", {"list": [{"value": 3}]}, "at `$.returns.list[0].value`"),
+    ("constants", [{"name": "c"}], "at `$.constants[0]`"),
+    ("kernels", ["k"], "at `$.kernels`"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "said"), EDITS)
+def test_a_program_that_was_edited_wrongly_is_refused_with_the_place(
+    tmp_path: Path, field: str, value: object, said: str
+) -> None:
+    _program(tmp_path)
+    file = tmp_path / "sm_90a/cut_bf16.program.json"
+    told = json.loads(file.read_text()) | {field: value}
+    file.write_text(json.dumps({name: x for name, x in told.items() if x is not None}))
+    with pytest.raises(ImportError, match=f"{re.escape(said)}.*`mirage-kernels generate`"):
+        mirage_kernels.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_only_has_the_name_of_a_program_is_named(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "cut_bf16.program.json"
+    file.mkdir() if kind == "folder" else file.symlink_to("nowhere")
+    with pytest.raises(ImportError, match=r"cut_bf16\.program\.json cannot be read \("):
+        mirage_kernels.load(tmp_path)
 
 
 def test_a_program_whose_kernel_is_not_compiled_is_not_loaded(tmp_path: Path) -> None:
