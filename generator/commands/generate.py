@@ -18,7 +18,7 @@ from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.commands.making import Made, abreast, generate_all, generate_one
 from mirage_kernels.generator.commands.models import generate_model
-from mirage_kernels.generator.errors import MirageError, ShapeError, ToolchainError
+from mirage_kernels.generator.errors import FileError, MirageError, ShapeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
 from mirage_kernels.generator.jobs.job import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
@@ -64,6 +64,8 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
       mirage-kernels generate rms_norm_linear --shape K=5120,N=7168 --out mine
       mirage-kernels generate --model path/to/config.json --tp 8 --dtype bf16 --out mine
     """
+    if arguments.out == "":
+        raise FileError("--out is '', which names no folder", "write --out . for this one")
     if arguments.model:
         return generate_model(arguments, terminal)
     if arguments.recipe is None:
@@ -73,6 +75,7 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if function is not None:
         return _generate_function(function, folder, arguments, terminal)
     source = given.recipe(arguments.recipe)
+    documents.require_records(folder, source.name)
     shapes = [parse_shape(text, source) for text in arguments.shape or ()]
     if not (shapes or source.shapes):
         raise ShapeError(
@@ -124,6 +127,7 @@ def _generate_function(
         )
     origin = documents.origin_of(arguments.recipe, folder)
     documents.require_own_name(function.named, origin, folder)
+    documents.require_records(folder, function.named)
     if arguments.dry_run:
         terminal.line(f"would generate {function.named} into {folder}")
         terminal.document({"folder": str(folder), "kernels": [{"function": function.named}]})

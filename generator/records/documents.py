@@ -33,9 +33,23 @@ def kernel_digest(record: KernelRecord) -> str:
 
 
 def digests_below(folder: Path, arch: str, symbols: Collection[str]) -> Digests:
-    """Return the digests of kernels of a folder, of those that have a record."""
+    """Return the digests of kernels of a folder, of those that have a record that can be read."""
     files = {f"{file.parent.name}_{file.stem}": file for file in record_files(folder, arch)}
-    return {name: kernel_digest(load_record(files[name])) for name in symbols if name in files}
+    found = Digests()
+    for name in symbols:
+        with suppress(FileError):  # `generate` may write it anew
+            found |= {name: kernel_digest(load_record(files[name]))} if name in files else {}
+    return found
+
+
+def require_records(folder: Path, name: str) -> None:
+    """Raise FileError for a kernel's record that cannot be read, before a search has taken minutes.
+
+    Those of the recipe or function of this name may be written anew.
+    """
+    for file in record_files(folder):
+        if not file.parent.name.startswith(name):
+            load_record(file)
 
 
 def documents_below(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

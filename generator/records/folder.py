@@ -111,13 +111,15 @@ def emitted(kernels_dir: Path, arch: str = "*") -> dict[str, KernelRecord]:
 
 def record_files(kernels_dir: Path, arch: str = "*") -> list[Path]:
     """Return the records of kernels in a folder, readable or not, in order."""
-    paths = kernels_dir.glob(f"{arch}/*/*.json")
+    tops = TARGETS if arch == "*" else (arch,)  # other folders there are not ours
+    paths = (p for top in tops for p in kernels_dir.glob(f"{top}/*/*.json"))
     return sorted(p for p in paths if not p.name.endswith(MUGRAPH_ENDING))
 
 
 def without_plan(kernels_dir: Path) -> dict[str, KernelRecord]:
     """Return every muGraph that was kept without a kernel, by its path below the folder."""
-    return _loaded(kernels_dir, kernels_dir.glob(f"*/*/*{MUGRAPH_ENDING}"))
+    paths = (p for top in TARGETS for p in kernels_dir.glob(f"{top}/*/*{MUGRAPH_ENDING}"))
+    return _loaded(kernels_dir, paths)
 
 
 def _loaded(kernels_dir: Path, paths: Iterable[Path]) -> dict[str, KernelRecord]:

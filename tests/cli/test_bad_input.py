@@ -59,6 +59,7 @@ BAD_COMMANDS = [
     ((*GENERATE, "--dtype", "fp8"), "no dtype 'fp8'", "fp16, bf16"),
     ((*GENERATE, "--arch", "sm_12"), "'sm_12'", ", ".join(TARGETS)),
     ((*GENERATE, "--jobs", "0"), "'0' is not a whole number", "--help"),
+    ((*GENERATE, "--out", ""), "--out is ''", "--out ."),
     ((*GENERATE, "--out", "nowhere/kernels"), "nowhere does not exist", "mkdir -p nowhere"),
     ((*GENERATE, "--out", "list.json"), "list.json is a file", "--out DIR"),
     ((*GENERATE, "--out", "list.json/kernels"), "list.json", ""),
@@ -154,6 +155,18 @@ def test_folder_that_cannot_be_written_is_named_before_the_search(
     outcome = mirage_kernels("generate", "rms_norm_linear", "--out", str(workplace))
     assert outcome.code == 2
     assert f"{folder} can't be written: {folder}: Read-only file system" in outcome.err
+
+
+def test_a_record_that_cannot_be_read_is_named_before_the_search(
+    mirage_kernels, monkeypatch, workplace
+) -> None:
+    monkeypatch.setattr(pipeline, "generate", lambda *_, **__: pytest.fail("a search begins"))
+    broken = workplace / "sm_90a/linear/K1_fp16.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+    outcome = mirage_kernels("generate", "rms_norm_linear", "--out", str(workplace))
+    assert outcome.code == 2
+    assert f"{broken} is not a kernel record" in outcome.err
 
 
 def test_without_a_gpu_bench_says_so(mirage_kernels, monkeypatch) -> None:

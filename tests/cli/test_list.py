@@ -61,3 +61,17 @@ def test_only_kernels_of_the_extensions_architecture_are_compiled(
 def test_show_takes_the_measured_architecture_where_several_have_the_kernel(mirage_kernels) -> None:
     printed = mirage_kernels("show", "rms_norm_linear/K4096_N6144_fp16").out
     assert "fp16, sm_90a (" in printed
+
+
+@pytest.mark.parametrize("ending", ["json", "mugraph.json"])
+def test_files_in_folders_of_no_architecture_are_not_ours(
+    mirage_kernels, without_search, record, tmp_path: Path, ending: str
+) -> None:
+    other = tmp_path / f"node_modules/package/about.{ending}"
+    other.parent.mkdir(parents=True)
+    other.write_text("{}")
+    words = ("--shape", "K=4096,N=6144", "--dtype", "fp16", "--out", str(tmp_path))
+    assert mirage_kernels("generate", "rms_norm_linear", *words).code == 0
+    assert mirage_kernels("list", "--kernels", str(tmp_path)).code == 0
+    assert mirage_kernels("check", "--kernels", str(tmp_path), "--jobs", "1").code == 0
+    assert [*emitted(tmp_path)] == [record.path]
