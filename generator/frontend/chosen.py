@@ -58,6 +58,15 @@ class Chosen:
         """Say whether it is a tensor of which some elements are hidden."""
         return isinstance(self.inside, Tensor)
 
+    @property
+    def is_alternative(self) -> bool:
+        """Say whether it is a mask where one of several conditions holds, or 0 there, else -inf.
+
+        Softmax takes no such mask.
+        """
+        sides = [(False, True), (-math.inf, 0)]
+        return len(self.conditions) > 1 and (self.inside, self.outside) in sides
+
 
 Positional = Affine | Chosen
 

@@ -102,7 +102,10 @@ def _require_safe(
     sizes, inputs = examples
     if not spec.of("exp"):
         return
-    far = [replace(x, parts=(np.asarray(x.parts[0]) * FAR,)) if x.real else x for x in inputs]
+    far = [
+        replace(x, parts=(FAR * np.asarray(x.parts[0], np.float64),)) if x.real else x
+        for x in inputs
+    ]
     made = _referred(source, spec, far, listed)
     for text, mine, theirs in zip(
         source.results, results(safe, far, array_reading(FLOAT64, sizes)), made, strict=True

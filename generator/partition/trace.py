@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
+from mirage_kernels.generator.frontend.chosen import Chosen
 from mirage_kernels.generator.frontend.declarations import TAKEN
 from mirage_kernels.generator.frontend.editing import CASTS, arguments_of, is_view, mutates
 from mirage_kernels.generator.frontend.examples import bound, in_type, require_examples
@@ -179,11 +180,25 @@ class Trace:
     @cached_property
     def _formed(self) -> tuple[dict[Node, str], dict[Node, Any]]:
         """Return the reasons of those that are refused, and what all nodes are to kernels."""
+        stored = set[Node]()
+        while True:
+            reasons, found = self._formed_with(stored)
+            taken = {base_of(self, a) for n in reasons for a in n.all_input_nodes}
+            masks = ((n, found.get(n)) for n in taken - stored)
+            more = {n for n, x in masks if isinstance(x, Chosen) and x.is_alternative}
+            if not more:
+                return reasons, found
+            stored |= more
+
+    def _formed_with(self, stored: Collection[Node]) -> tuple[dict[Node, str], dict[Node, Any]]:
+        """Form all nodes; masks that are `stored` are PyTorch's, and as boolean inputs then."""
         program, found, reasons = Program(), dict[Node, Any](), dict[Node, str]()
         for node in self.inputs:
             found[node] = self._input(program, node)
         for node in self.nodes:
             try:
+                if node in stored:
+                    raise GraphError("it is a mask where one of several conditions holds")
                 for given in (a for a in node.all_input_nodes if found.get(a) is None):
                     raise GraphError(f"it takes {self._said(given)}")
                 if any(memory_of(self, n) in self.inputs for n in written_by(node)):

@@ -129,6 +129,35 @@ def test_a_mask_that_pytorch_takes_is_made_by_pytorch() -> None:
     require_same(program, positions, x=drawn(3, 8, 8))
 
 
+def prefix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    at = torch.arange(q.shape[-2])
+    seen = (at[None, :] <= at[:, None]) | (at[None, :] < 3)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen[None, None])
+
+
+def prefix_added(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    at = torch.arange(q.shape[-2])
+    seen = (at[None, :] <= at[:, None]) | (at[None, :] < 3)
+    scores = q @ k.mT + torch.where(seen, 0.0, -math.inf).to(q.dtype)
+    return torch.softmax(scores, -1) @ v
+
+
+@pytest.mark.parametrize(
+    ("run", "kernel"),
+    [
+        (prefix, ["[or]", "scaled_dot_product_attention"]),
+        (prefix_added, ["[or]", "[where]", "[to]", "matmul, add, softmax, matmul"]),
+    ],
+)
+def test_pytorch_stores_a_mask_where_one_of_several_conditions_holds(
+    run: Callable[..., Tensor], kernel: list[str]
+) -> None:
+    shape = (1, 2, 20, 32)
+    program = cut(run, [], q=shape, k=shape, v=shape)
+    assert ways(program) == [kernel]
+    require_same(program, run, q=drawn(*shape), k=drawn(*shape), v=drawn(*shape))
+
+
 def test_a_mask_is_no_result_of_one_kernel() -> None:
     def mask(x: Tensor) -> Tensor:
         return torch.ones(x.shape[-2:]).tril()
