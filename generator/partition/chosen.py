@@ -70,13 +70,13 @@ def _chosen(graph: Any, node: Node, x: Node, dim: int) -> Node:
     """Return what a gather chooses of another tensor of the same extents."""
     import torch
 
-    length = _shape(x)[dim]
     taken = x.all_input_nodes
-    long = [n for n in taken if _rank(n) == _rank(x) and _shape(n)[dim] == length > 1]
-    is_pointwise = is_op(x, *CASTS) or torch.Tag.pointwise in getattr(x.target, "tags", ())
+    long = [n for n in taken if [*_shape(n)] == [*_shape(x)]]
     # What has one element along the dim stays; a vector along it would have to be widened.
-    short = [n for n in taken if n not in long and _rank(n) and _shape(n)[-1] != 1]
-    if x.op != "call_function" or not is_pointwise or len(long) != 1 or short:
+    short = [n for n in taken if not _rank(n) or (_rank(n) == _rank(x) and _shape(n)[dim] == 1)]
+    is_pointwise = is_op(x, *CASTS) or torch.Tag.pointwise in getattr(x.target, "tags", ())
+    alike = len(long) == 1 and len({*long, *short}) == len(taken)
+    if x.op != "call_function" or not is_pointwise or not alike:
         return added(graph, node, node.target, (x, dim, arguments_of(node)["index"]))
     own = _chosen(graph, node, long[0], dim)
     args, named = with_taken(x, {i: own for i, n in enumerate(taken_by(x)) if n is long[0]})

@@ -35,10 +35,16 @@ def along_rows(x: Tensor, index: Tensor, temperature: Tensor, few: Tensor) -> Te
     return torch.log_softmax(x, 0).gather(0, (index % 6).expand(32, 6).mT[:1])
 
 
+def of_an_outer_product(x: Tensor, index: Tensor, temperature: Tensor, few: Tensor) -> Tensor:
+    warm = x[:, :1] * x[:1]
+    return torch.log_softmax(warm + x[0], -1).gather(-1, index[:, None])
+
+
 CHOSEN: dict[Callable[..., Tensor], list[str]] = {
     at_a_temperature: ["[gather]", "div, tanh, mul, div, logsumexp, div, tanh, mul, div, sub"],
     probability: ["[gather]", "logsumexp, sub, exp, to, mul"],
     of_two: ["[gather]", "[rsub]", "[gather]", "logsumexp, sub, to, logsumexp, sub, to, sub"],
+    of_an_outer_product: ["mul, add, logsumexp", "[gather]", "sub, to"],
     along_rows: ["[remainder]", "[gather]", "logsumexp, sub, to"],
 }
 
