@@ -12,7 +12,7 @@ from mirage_kernels.early_weights import first_kernels
 from mirage_kernels.generator.build.programs import SharedObject, compile_programs, exported
 from mirage_kernels.generator.commands.arguments import JOBS, JSON
 from mirage_kernels.generator.errors import FileError, PlanError
-from mirage_kernels.generator.records.documents import kernel_digest
+from mirage_kernels.generator.records.documents import function_of, kernel_digest
 from mirage_kernels.generator.records.folder import record_files
 from mirage_kernels.generator.records.programs import is_of_the_catalog, object_text
 from mirage_kernels.generator.records.record import KernelRecord, load_record
@@ -123,7 +123,8 @@ def _outdated(
     for path, program in programs.items():
         wanted = {f"{program['arch']}/{k}": n for k, n in program.get("kernels", {}).items()}
         if others := [key for key, digest in wanted.items() if digests.get(key) != digest]:
-            of = program.get("origin", "its function")
+            origin = program.get("origin")
+            of = function_of(origin, path.parents[1]) if origin else "its function"
             yield (
                 f"{path}: its kernels {', '.join(others)} are others now, or gone; generate {of} "
                 "again, or remove the file"

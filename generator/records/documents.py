@@ -100,14 +100,20 @@ def origin_of(function: str, folder: Path) -> str:
     return f"{os.path.relpath(Path(file).resolve(), folder.resolve())}:{name}"
 
 
+def function_of(origin: str, folder: Path) -> str:
+    """Return `path/to/file.py:Name`, whole, of what is seen from a folder."""
+    return os.path.normpath(folder.resolve() / origin)
+
+
 def require_own_name(name: str, origin: str, folder: Path) -> None:
     """Raise FileError where a folder has a program of this name that is of another origin."""
     for file, document in documents_below(folder):
         other = document.get("origin", "")
         if document["name"] == name and other and not _is_of(origin, other, folder.resolve()):
+            mine, its = (function_of(one, folder) for one in (origin, other))
             raise FileError(
-                f"{origin} would take the place of {other}: {file} is its program, which has the "
-                f"name {name} too",
+                f"{mine} would take the place of {its}: {file} is its program, which has the name "
+                f"{name} too",
                 "give it another name, or another folder: --out DIR; remove that file if its "
                 "program is not wanted any more",
             )

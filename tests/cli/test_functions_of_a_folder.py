@@ -64,7 +64,8 @@ def test_another_function_of_the_same_name_is_refused(
     text = before.read_text()
     said = generate(file, name)
     assert said.code == 2
-    place = f"../{file}:{name} would take the place of ../a/mine.py:sorted: {before}"
+    mine, other = (workplace / one for one in (f"{file}:{name}", "a/mine.py:sorted"))
+    place = f"{mine} would take the place of {other}: {before}"
     assert place in said.err.replace("\n", " ")
     assert before.read_text() == text
 
