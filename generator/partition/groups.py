@@ -27,11 +27,7 @@ from mirage_kernels.generator.partition.products import (
     is_quantized,
     may_be_general,
 )
-from mirage_kernels.generator.partition.reductions import (
-    CENTRED,
-    first_of,
-    reduces,
-)
+from mirage_kernels.generator.partition.reductions import CENTRED, first_of, may_sum, reduces
 from mirage_kernels.generator.partition.rewriting import PRODUCTS
 from mirage_kernels.generator.partition.siblings import MOST, alike
 from mirage_kernels.generator.partition.trace import Node, Trace, base_of, memory_of
@@ -216,7 +212,7 @@ class Grouping:
         nodes = [*group.nodes, *more]
         sums = group.reductions + sum(map(reduces, more))
         most = MOST_FUNCTIONS if group.kind is Kind.CHAIN else MOST_NODES
-        return len(nodes) <= most and sums <= MOST_REDUCTIONS
+        return len(nodes) <= most and sums <= MOST_REDUCTIONS and may_sum(nodes)
 
     def _low_rank(self, group: Group) -> bool:
         columns = [min(free_extents(n)) for n in group.products]

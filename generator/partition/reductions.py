@@ -22,6 +22,7 @@ linalg_norm linalg_vector_norm frobenius_norm layer_norm rms_norm group_norm ins
 triplet_margin_loss _weight_norm cosine_similarity dot vdot
 """
 _EXPS = SOFTMAX | {"exp", "exp2", "log_softmax", "logsumexp"}
+MOST_UNLIKE = 6  # nodes among which sums have several numbers of results
 REDUCTIONS = SOFTMAX | LOSSES | frozenset(_REDUCTIONS.split())
 
 
@@ -38,6 +39,18 @@ def reduces(node: Node) -> bool:
     ones = operator_of(node) in ("sum", "mean", "logsumexp") and alike
     ones |= operator_of(node) in LOSSES and len(shapes[1]) > 0
     return not ones
+
+
+def may_sum(nodes: Sequence[Node]) -> bool:
+    """Say whether a search finds the sums of nodes soon: of many, where they have as many results.
+
+    Softmaxes and norms aside: a step's sum over each head's state, with the norm of all heads
+    behind it, took minutes.
+    """
+    given = (
+        (first_of(n).numel(), first_of(n.all_input_nodes[0]).numel()) for n in nodes if reduces(n)
+    )
+    return len(nodes) <= MOST_UNLIKE or len({int(made) for made, of in given if made < of}) <= 1
 
 
 def nested_exp(

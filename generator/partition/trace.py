@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     import torch
 
 Node = Any  # torch.fx.Node
+_DIM = re.compile(r"[BDKMN]\d*(_\d+)?")  # what recipes name dims
 MOST_CONSTANT = 2**16  # elements of a tensor that a program's document has
 
 
@@ -94,9 +97,9 @@ class Trace:
             )
         self.pairs = dict(zip(first, last, strict=True))
         named = input_names(self.programs[0])
-        self._taken = TAKEN.union(*(dims.values() for dims in dynamic.values()))
-        self.inputs = {n: f"{x}_" if x in self._taken else x for n, x in named.items()}
-        self.called = {n: name for n, name in named.items() if name in self._taken}
+        self._dims = {*chain(*(dims.values() for dims in dynamic.values()))}
+        self.inputs = {n: f"{x}_" if self._is_taken(x) else x for n, x in named.items()}
+        self.called = {n: name for n, name in named.items() if self._is_taken(name)}
         self.called |= {n: c for n, c in called_names(self.programs[0]).items() if c != n.name}
         longer = dynamic_extents(both[-1], dynamic)
         self.extents = {dim: (n, longer[dim]) for dim, n in extents.items()}
@@ -140,7 +143,7 @@ class Trace:
     def name(self, node: Node) -> str:
         """Return the name of a value."""
         made = str(node.name)
-        taken = made in self.inputs.values() or made in self._taken
+        taken = made in self.inputs.values() or self._is_taken(made)
         return self.inputs.get(node) or (f"{made}_" if taken else made)
 
     @property
@@ -171,6 +174,10 @@ class Trace:
     @cached_property
     def _known(self) -> set[Node]:
         return {*self.nodes}
+
+    def _is_taken(self, name: str) -> bool:
+        """Say whether something else has a name: C++, Python, or a dim, of those that recipes get."""
+        return name in TAKEN or name in self._dims or bool(_DIM.fullmatch(name))
 
     @property
     def refused(self) -> dict[Node, str]:

@@ -147,3 +147,20 @@ def test_what_rows_own_sums_went_into_is_summed_along_rows_first(
 def test_other_sums_stay_one(run: Callable[[Tensor], Tensor], sums: int) -> None:
     program = cut(run, [], x=(8, 512))
     assert ", ".join(ways(program)[0]).split(", ").count("sum") == sums
+
+
+def test_many_functions_and_sums_of_unlike_rows_are_two_kernels() -> None:
+    def run(h: Tensor, skip: Tensor, x: Tensor, z: Tensor, n: Tensor, w: Tensor) -> Tensor:
+        y = (h.sum(-1) + skip[:, None] * x).reshape(2, 128) * functional.silu(z)
+        wide = y.float()
+        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return functional.linear((normed * (1 + n)).bfloat16(), w)
+
+    given = {"h": drawn(2, 4, 32, 16), "skip": drawn(4), "x": drawn(2, 4, 32)}
+    given |= {"z": drawn(2, 128), "n": drawn(128), "w": drawn(64, 128) / 8}
+    program = cut(run, [], **{name: (*x.shape,) for name, x in given.items()})
+    assert ways(program)[0] == [
+        "sum, mul, add, silu, mul, pow",
+        "mean, add, rsqrt, mul, add, mul, to, linear",
+    ]
+    require_same(program, run, **given)

@@ -213,6 +213,25 @@ def test_dims_may_have_the_names_of_tensors(dim: str) -> None:
     require_same(program, run, x=drawn(5, 96), w=drawn(80, 96))
 
 
+class Skip(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.D = nn.Parameter(drawn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.D[:, None] * x).tanh()
+
+
+def test_parameters_may_have_the_names_of_dims() -> None:
+    module = Skip()
+    function = Function(module, {"x": torch.empty(2, 4, 32)}, {}, "f")
+    program = partitioned(function, DType.BF16, "sm_90a", really_made)
+    assert ways(program) == [["mul, tanh"]]
+    x = drawn(2, 4, 32)
+    found = by_references(program, {"x": x, "D": module.D.data})
+    torch.testing.assert_close(found, module(x), atol=0.02, rtol=0.02)
+
+
 class Tied(nn.Module):
     """Two layers with one weight, one layer under two names, and two buffers that are one."""
 
