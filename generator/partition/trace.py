@@ -176,7 +176,7 @@ class Trace:
         return {*self.nodes}
 
     def _is_taken(self, name: str) -> bool:
-        """Say whether something else has a name: C++, Python, or a dim, of those that recipes get."""
+        """Say whether something else may have a name: a word of C++ or Python, a dim."""
         return name in TAKEN or name in self._dims or bool(_DIM.fullmatch(name))
 
     @property

@@ -224,10 +224,10 @@ class Skip(nn.Module):
 
 def test_parameters_may_have_the_names_of_dims() -> None:
     module = Skip()
-    function = Function(module, {"x": torch.empty(2, 4, 32)}, {}, "f")
+    x = drawn(2, 4, 32)
+    function = Function(module, {"x": x}, {}, "f")
     program = partitioned(function, DType.BF16, "sm_90a", really_made)
     assert ways(program) == [["mul, tanh"]]
-    x = drawn(2, 4, 32)
     found = by_references(program, {"x": x, "D": module.D.data})
     torch.testing.assert_close(found, module(x), atol=0.02, rtol=0.02)
 
