@@ -90,9 +90,9 @@ class Program:
     def document(self) -> dict[str, Any]:
         """What `mirage_kernels.load` reads."""
         inputs = [
-            {"name": name, "shape": self.trace.shape(n), "dtype": dtype_name(n)}
+            {"name": self.trace.inputs[n], "shape": self.trace.shape(n), "dtype": dtype_name(n)}
             | ({"called": self.trace.called[n]} if n in self.trace.called else {})
-            for n, name in self.trace.inputs.items()
+            for n in self.trace.in_order
             if n not in self.trace.constants_outside
         ]
         constants = [

@@ -228,6 +228,7 @@ def test_parameters_may_have_the_names_of_dims() -> None:
     function = Function(module, {"x": x}, {}, "f")
     program = partitioned(function, DType.BF16, "sm_90a", really_made)
     assert ways(program) == [["mul, tanh"]]
+    assert [i["name"] for i in program.document["inputs"]] == ["x", "D_"]  # parameters come last
     found = by_references(program, {"x": x, "D": module.D.data})
     torch.testing.assert_close(found, module(x), atol=0.02, rtol=0.02)
 
