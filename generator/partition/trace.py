@@ -100,9 +100,9 @@ class Trace:
         self._dims = {*chain(*(dims.values() for dims in dynamic.values()))}
         self.inputs = {n: f"{x}_" if self._is_taken(x) else x for n, x in named.items()}
         self.called = {n: name for n, name in named.items() if self._is_taken(name)}
-        given = called_names(self.programs[0])
-        self.called |= {n: c for n, c in given.items() if c != n.name}
-        self.in_order = sorted(self.inputs, key=lambda n: n not in given)  # parameters come last
+        users = called_names(self.programs[0])
+        self.called |= {n: c for n, c in users.items() if c != n.name}
+        self.in_order = sorted(self.inputs, key=lambda n: n not in users)  # parameters come last
         longer = dynamic_extents(both[-1], dynamic)
         self.extents = {dim: (n, longer[dim]) for dim, n in extents.items()}
         writes = any(map(mutates, first))
