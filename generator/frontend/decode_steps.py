@@ -17,6 +17,7 @@ from mirage_kernels.generator.recipe import Recipe, Shape
 # of which what is rotated of a head is a multiple there.
 HAND_WRITTEN = ("qk_norm_rope_append", "rope_append")
 _APPENDED_HEADS, _ROTATED = (64, 96, 128, 192, 256), 16
+_OF_HEADS, _HEAD_STEP = "DCP", 8  # dims of heads, and what they are multiples of
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class Need:
     def found(self, recipes: Mapping[str, Recipe]) -> tuple[Recipe, Shape] | None:
         """Return recipe and shape, under the name that the catalog has for it; None: no recipe."""
         recipe = recipes.get(self.recipe)
-        if recipe is None:
-            return None
+        if recipe is None or any(self.dims.get(d, 0) % _HEAD_STEP for d in _OF_HEADS):
+            return None  # attention's ops refuse other heads
         shapes = (s for s in recipe.shapes if dict(s.dims) == self.dims)
         return recipe, next(shapes, Shape(self.step, self.dims))
 

@@ -212,6 +212,13 @@ def test_appending_has_kernels_for_some_heads_alone(
     assert need.is_hand_written == is_there
 
 
+@pytest.mark.parametrize(("head_dim", "is_there"), [(128, True), (104, True), (100, False)])
+def test_attention_has_kernels_for_heads_of_eights_alone(head_dim: int, is_there: bool) -> None:
+    model = model_of({**LLAMA, "head_dim": head_dim}, "mine")
+    (need,) = [n for n in needs(model, 1) if n.recipe == "gqa"]
+    assert (need.found(catalog()) is not None) == is_there
+
+
 def test_what_kernels_leave_to_others_is_noted() -> None:
     assert load_model("gemma-2-9b").notes == (
         "PyTorch caps the logits softly, at 30, behind the lm_head",
