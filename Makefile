@@ -27,6 +27,7 @@ export MIRAGE_KERNELS_ARCH := $(ARCH)
 # Tests run side by side, those of a file in one process, which makes what they share once, and
 # multiply many small tiles: threads would only get in their way.
 export OPENBLAS_NUM_THREADS := 1
+export OMP_NUM_THREADS := 1
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
