@@ -70,7 +70,7 @@ def exponentials(s: Steps, x: Tensor | Chosen) -> Tensor:
         return s("exp", x)
     if x.is_masked and x.outside == -math.inf:
         return s.where(x.conditions, s("exp", x.inside), 0.0)
-    raise GraphError("a softmax of numbers that no input makes")
+    raise GraphError("exponentials of numbers that no input makes")
 
 
 def applied(s: Steps, op: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -393,6 +393,7 @@ MASKED: Mapping[str, Callable[..., Any]] = {
     **{op: (lambda s, a, b, op=op: _binary(s, op, a, b)) for op in _NUMBERS},
     **{op: (lambda s, *a, f=f, **k: f(*a, **k)) for op, f in {**SOURCES, **_VIEWS}.items()},
     **{op: (lambda s, *a, **k: _cast(*a, **k)) for op in _CASTS},
+    "exp": exponentials,
     "masked_fill": _filled,
     "where": _where,
 }

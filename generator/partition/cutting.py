@@ -121,6 +121,6 @@ def _used_as_it_is(part: Part, uses: Mapping[tuple[Node, int], Node]) -> set[tup
 
 def _given(part: Part, node: Node) -> Node:
     """Return the input that a kernel's operand looks at, or the operand."""
-    while node in part.nodes and node not in part.computing:  # a view
+    while node in part.nodes and node not in part.computing and node.all_input_nodes:  # a view
         node = node.all_input_nodes[0]
     return node

@@ -87,7 +87,12 @@ def scaled(x: Tensor) -> Tensor:
     return x * torch.ones(x.shape[-2:]).triu(-1)
 
 
-CHOICES = [filled, added, penalised, within_a_window, not_the_last, lower, scaled]
+def exponentials(x: Tensor) -> Tensor:
+    above = torch.ones(x.shape[-2:], dtype=torch.bool).triu(1)
+    return torch.exp(x.masked_fill(above, HIDDEN)) * 2
+
+
+CHOICES = [exponentials, filled, added, penalised, within_a_window, not_the_last, lower, scaled]
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

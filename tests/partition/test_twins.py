@@ -34,6 +34,12 @@ def with_its_transpose(x: Tensor) -> Tensor:
     return torch.relu(x + x.t() * 0.5) - x
 
 
+def differences(x: Tensor) -> Tensor:
+    below = torch.ones(16, 16, dtype=torch.bool).tril()
+    apart = x[..., :, None] - x[..., None, :]
+    return torch.exp(apart.masked_fill(~below, -torch.inf))
+
+
 def residual(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return x + F.silu(F.linear(x, w, b))
 
@@ -58,6 +64,7 @@ FUNCTIONS: list[tuple[Callable[..., Tensor], tuple[str, ...], dict[str, tuple[in
     (fused_attention_to_itself, (), {"x": (2, 4, 32, 64)}),
     (attention_and_residual, (), {"x": (4, 32, 64)}),
     (with_its_transpose, (), {"x": (64, 64)}),
+    (differences, (), {"x": (4, 16)}),
     (residual, ("x",), {}),
     (residual_of_norm, ("x",), {}),
     (gated, ("x",), {}),

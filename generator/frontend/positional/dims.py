@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.errors import GraphError, OneDimError
 from mirage_kernels.generator.ir import Builder, Node, Value
 from mirage_kernels.generator.ir.infer import SCALAR
 from mirage_kernels.generator.ir.naming import name_of
@@ -267,7 +267,7 @@ class Scope:
         cuts = of[0].cuts if len(of) == 1 else self.merged(of[0], of[1], why)
         flat = [f for row in rows for f in row]
         if len(set(flat)) < len(flat):
-            raise GraphError(
+            raise OneDimError(
                 f"{why}: two dims of the result are the same dim, of "
                 f"{self.factors.extent(flat[:1])} elements or a factor of it",
                 "a dim that is both rows and columns (X times X transposed) has no named form yet",
