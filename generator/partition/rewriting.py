@@ -12,6 +12,8 @@
     einsum("...i,i", x, y)                ->  einsum("abi,i->ab", x, y)
     einsum("ab,bc,cd->ad", x, y, z)       ->  einsum("ac,cd->ad", einsum("ab,bc->ac", x, y), z)
     einsum("abc->ca", x)                  ->  permute(sum(x, 1))
+    isnan(x)                              ->  x != x
+    nan_to_num(x)                         ->  clamp(where(x == x, x, 0), least, largest)
     glu(x)                                ->  x[:h] * sigmoid(x[h:])
     adaptive_avg_pool2d(x, 1)             ->  mean(x, [-2, -1])
     repeat(x, n, 1)                       ->  flatten(expand(unsqueeze(x, 0)), 0, 1)
@@ -35,6 +37,7 @@ from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.editing import (
     Node,
     added,
+    arguments_of,
     is_op,
     mutates,
     number,
@@ -72,6 +75,7 @@ def rewritten(graph: Any) -> None:
     _without_glu(graph)
     _without_pools(graph)
     _without_empty_pads(graph)
+    _without_nan(graph)
     _without_copies_of_all(graph)
     _with_copies_of_turned(graph)
     for node in [n for n in graph.nodes if is_op(n, "einsum")]:
@@ -155,6 +159,26 @@ def _without_empty_pads(graph: Any) -> None:
     for node in [n for n in graph.nodes if is_op(n, "pad", "constant_pad_nd")]:
         if not any(node.args[1]) and not any(map(mutates, graph.nodes)):
             substitute(graph, node, node.args[0])
+
+
+def _without_nan(graph: Any) -> None:
+    """Write what NaN is replaced by as a choice; other numbers for infinities stay PyTorch's."""
+    import torch
+
+    aten = torch.ops.aten
+    for node in [n for n in graph.nodes if is_op(n, "isnan", "nan_to_num")]:
+        given, dtype = arguments_of(node), node.meta["val"].dtype
+        x = given["self"]
+        if is_op(node, "isnan"):
+            substitute(graph, node, added(graph, node, aten.ne.Tensor, (x, x)))
+        elif dtype.is_floating_point and given["posinf"] is None and given["neginf"] is None:
+            is_number = added(graph, node, aten.eq.Tensor, (x, x))
+            other = (is_number, x, float(given["nan"] or 0))
+            made = added(graph, node, aten.where.ScalarOther, other)
+            ends = torch.finfo(dtype)
+            substitute(
+                graph, node, added(graph, node, aten.clamp.default, (made, ends.min, ends.max))
+            )
 
 
 def _without_narrow(graph: Any) -> None:

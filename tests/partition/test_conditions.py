@@ -26,6 +26,8 @@ CONDITIONS: dict[str, Function] = {
     "as a number": lambda x, y: x * (x > 0) + (y <= x).to(x.dtype) - (x > y).float().to(x.dtype),
     "filled": lambda x, y: x.masked_fill(x.abs() > y, 0.25),
     "not computed with": lambda x, y: torch.where(x > 0, torch.log(x), y),
+    "is NaN": lambda x, y: torch.where(torch.isnan(x), y, x),
+    "NaN to a number": lambda x, y: torch.nan_to_num(torch.tanh(x), nan=0.5) * y,
     "of sums": lambda x, y: torch.where(x > x.mean(-1, keepdim=True), x, y),
 }
 
@@ -52,6 +54,7 @@ def test_choices_by_a_condition_are_one_proved_kernel(name: str) -> None:
 KEPT: dict[str, tuple[Function, str]] = {
     "any": (lambda x, y: torch.where((x > 0).any(-1, keepdim=True), x, y), "any"),
     "returned": (lambda x, y: (x > y, x * y), "gt"),
+    "other infinities": (lambda x, y: torch.nan_to_num(x, posinf=1.0) * y, "nan_to_num"),
     "-inf": (lambda x, y: torch.softmax(x.masked_fill(x < y, -torch.inf), -1), "lt"),
 }
 
