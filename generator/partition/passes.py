@@ -7,6 +7,7 @@ from typing import Any
 
 from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.editing import Node
+from mirage_kernels.generator.partition.bits import bits_as_numbers
 from mirage_kernels.generator.partition.casts import casts_last, expands_last
 from mirage_kernels.generator.partition.chosen import chosen_first
 from mirage_kernels.generator.partition.constants import with_numbers
@@ -33,6 +34,7 @@ def prepare(
     graphs = [program.graph for program in programs]
     for graph in graphs:
         rewritten(graph)
+        bits_as_numbers(graph)
         chosen_first(graph)
         casts_last(graph)
         expands_last(graph)
