@@ -3,6 +3,7 @@
     (q >> 4).to(t)         ->  floor(q.to(t) / 16)
     (q & 15).to(t)         ->  q.to(t) - 16 * floor(q.to(t) / 16)
     ((q << 4) >> 4).to(t)  ->  low - 16 * floor(low / 8) of int8, where low is q & 15
+    stack(q, p).to(t)      ->  stack(q.to(t), p.to(t)), where one of them is of bits
 
 So are weights of 4 and 2 bits unpacked. All numbers are exact in 16 bits.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage_kernels.generator.frontend.editing import CASTS, Node, added, is_op, substitute
-from mirage_kernels.generator.partition.rewriting import regions
+from mirage_kernels.generator.partition.rewriting import SEEN, regions
 
 _AND = ("__and__", "bitwise_and")
 _RIGHT = ("__rshift__", "bitwise_right_shift")
@@ -23,6 +24,8 @@ _BITS = 8
 
 def bits_as_numbers(graph: Any) -> None:
     """Rewrite casts of bits to numbers, where nothing is written in between."""
+    for cast in [n for n in graph.nodes if is_op(n, *CASTS)]:
+        _cast_pieces(graph, cast)
     region = regions(graph)
     for cast in [n for n in graph.nodes if is_op(n, *CASTS)]:
         bits, dtype = cast.args[0], cast.meta["val"].dtype
@@ -31,6 +34,28 @@ def bits_as_numbers(graph: Any) -> None:
         made = _Numbers(graph, cast, dtype, region).of(bits)
         if made is not None:
             substitute(graph, cast, made)
+
+
+def _cast_pieces(graph: Any, cast: Node) -> None:
+    """Cast what is joined before it is, and looked at, where some of it is of bits."""
+    import torch
+
+    way, region = list[Node](), regions(graph)
+    joined = cast.args[0]
+    while is_op(joined, *SEEN):
+        way.insert(0, joined)
+        joined = joined.args[0]
+    dtype = cast.meta["val"].dtype
+    if not is_op(joined, "stack", "cat") or not dtype.is_floating_point:
+        return
+    pieces, *more = joined.args
+    if region[joined] != region[cast] or not any(is_op(x, *_AND, *_RIGHT) for x in pieces):
+        return
+    cast_ = [added(graph, cast, torch.ops.aten.to.dtype, (x, dtype)) for x in pieces]
+    made = added(graph, cast, joined.target, (cast_, *more), **joined.kwargs)
+    for view in way:
+        made = added(graph, cast, view.target, (made, *view.args[1:]), **view.kwargs)
+    substitute(graph, cast, made)
 
 
 @dataclass(frozen=True)
