@@ -177,6 +177,8 @@ def output_folder(given: str | None, recipe_name: str, arch: str) -> Path:
     generated/ for others of the catalog, and for a recipe file outside of it kernels/ beside it.
     Raises FileError now, not after minutes of search.
     """
+    if given == "":
+        raise FileError("--out is '', which names no folder", "write --out . for this one")
     folder = _own_folder(recipe_name) if given is None else Path(given)
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is a file, not a folder", "choose another one: --out DIR")

@@ -18,7 +18,7 @@ from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.commands.making import Made, abreast, generate_all, generate_one
 from mirage_kernels.generator.commands.models import generate_model
-from mirage_kernels.generator.errors import FileError, MirageError, ShapeError, ToolchainError
+from mirage_kernels.generator.errors import MirageError, ShapeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
 from mirage_kernels.generator.jobs.job import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
@@ -64,8 +64,6 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
       mirage-kernels generate rms_norm_linear --shape K=5120,N=7168 --out mine
       mirage-kernels generate --model path/to/config.json --tp 8 --dtype bf16 --out mine
     """
-    if arguments.out == "":
-        raise FileError("--out is '', which names no folder", "write --out . for this one")
     if arguments.model:
         return generate_model(arguments, terminal)
     if arguments.recipe is None:
@@ -76,17 +74,7 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
         return _generate_function(function, folder, arguments, terminal)
     source = given.recipe(arguments.recipe)
     documents.require_records(folder, source.name)
-    shapes = [parse_shape(text, source) for text in arguments.shape or ()]
-    if not (shapes or source.shapes):
-        raise ShapeError(
-            f"recipe {source.name} has no shapes of its own",
-            f"write --shape {','.join(f'{n}=...' for n in source.static_dims)}",
-        )
-    catalogs = given.catalogs(arguments.catalog, folder)
-    wanted = [
-        replace(request, catalogs=catalogs)
-        for request in requests(source, arguments.arch, arguments.dtype, shapes)
-    ]
+    wanted = _requests(source, folder, arguments)
     if arguments.dry_run:
         terminal.line(f"would generate {counted(len(wanted), 'kernel')} into {folder}")
         rows = [{"kernel": r.name, "arch": r.arch, "shape from": r.shape.source} for r in wanted]
@@ -104,6 +92,19 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
         {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
     )
     return NOT_EMITTED if any(result.record.no_plan for result, _ in made) else 0
+
+
+def _requests(source: Recipe, folder: Path, arguments: argparse.Namespace) -> list[Request]:
+    """Return what is asked for of a recipe."""
+    shapes = [parse_shape(text, source) for text in arguments.shape or ()]
+    if not (shapes or source.shapes):
+        raise ShapeError(
+            f"recipe {source.name} has no shapes of its own",
+            f"write --shape {','.join(f'{n}=...' for n in source.static_dims)}",
+        )
+    catalogs = given.catalogs(arguments.catalog, folder)
+    asked = requests(source, arguments.arch, arguments.dtype, shapes)
+    return [replace(request, catalogs=catalogs) for request in asked]
 
 
 def next_step(folder: Path, recipes: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from mirage_kernels.generator.frontend.editing import (
     CASTS,
     Node,
     added,
+    cast,
     is_op,
     mutates,
     substitute,
@@ -124,7 +125,7 @@ class _Conditions:
             made = self.add(node, node.target, *args, **node.kwargs)
         else:
             made = self.chosen(node)
-        substitute(self.graph, node, self.cast(node, made))
+        substitute(self.graph, node, cast(self.graph, node, made, node.meta["val"].dtype))
 
     def chosen(self, node: Node) -> Node:
         """Return where(c, a, b) as a sum."""
@@ -143,15 +144,6 @@ class _Conditions:
         if isinstance(x, type(node)):
             return self.add(node, torch.ops.mirage_kernels.masked.default, condition, x)
         return self.add(node, torch.ops.aten.mul.Tensor, condition, x)
-
-    def cast(self, node: Node, made: Node) -> Node:
-        """Return a value in the type of what it takes the place of."""
-        import torch
-
-        wanted = node.meta["val"].dtype
-        if made.meta["val"].dtype is wanted:
-            return made
-        return self.add(node, torch.ops.aten.to.dtype, made, wanted)
 
     def add(self, before: Node, target: Any, *args: Any, **named: Any) -> Node:
         """Add an operator in front of a node."""

@@ -38,6 +38,15 @@ def added(graph: Any, before: Node, target: Any, args: tuple[Any, ...], **named:
     return made
 
 
+def cast(graph: Any, before: Node, x: Node, dtype: torch.dtype) -> Node:
+    """Return a value in a type, in front of a node; the value itself where it has that."""
+    import torch
+
+    if x.meta["val"].dtype is dtype:
+        return x
+    return added(graph, before, torch.ops.aten.to.dtype, (x, dtype))
+
+
 def number(
     graph: Any, before: Node, shape: Sequence[int], value: float, dtype: torch.dtype
 ) -> Node:

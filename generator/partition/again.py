@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage_kernels.generator.errors import FileError, SearchError
-from mirage_kernels.generator.ir import DType, dumps
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.partition.document import document_path
 from mirage_kernels.generator.partition.program import Program, partitioned
 from mirage_kernels.generator.partition.trace import Function
@@ -61,8 +61,8 @@ def cut_again(
 
 def programs_again(
     function: Function, folder: Path, records: Mapping[str, KernelRecord]
-) -> Iterator[tuple[str, str, Program]]:
-    """Yield each program of a function in a folder: its path, its text as made now, the program."""
+) -> Iterator[tuple[str, dict[str, Any], Program]]:
+    """Yield each program of a function in a folder: its path, its document there, made now."""
     for path, document in documents_in(folder).items():
         if document.get("name") != function.named:
             continue
@@ -73,4 +73,4 @@ def programs_again(
         }
         made = cut_again(function, document, own)
         if document_path(made.document) == path:
-            yield path, f"{dumps(made.document)}\n", made
+            yield path, document, made

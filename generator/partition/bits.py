@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_kernels.generator.frontend.editing import CASTS, Node, added, is_op, substitute
+from mirage_kernels.generator.frontend.editing import CASTS, Node, added, cast, is_op, substitute
 from mirage_kernels.generator.partition.rewriting import SEEN, regions
 
 _AND = ("__and__", "bitwise_and")
@@ -24,38 +24,37 @@ _BITS = 8
 
 def bits_as_numbers(graph: Any) -> None:
     """Rewrite casts of bits to numbers, where nothing is written in between."""
-    for cast in [n for n in graph.nodes if is_op(n, *CASTS)]:
-        _cast_pieces(graph, cast)
+    for node in [n for n in graph.nodes if is_op(n, *CASTS)]:
+        _cast_pieces(graph, node)
     region = regions(graph)
-    for cast in [n for n in graph.nodes if is_op(n, *CASTS)]:
-        bits, dtype = cast.args[0], cast.meta["val"].dtype
+    for node in [n for n in graph.nodes if is_op(n, *CASTS)]:
+        bits, dtype = node.args[0], node.meta["val"].dtype
         if not dtype.is_floating_point or not is_op(bits, *_AND, *_RIGHT):
             continue
-        made = _Numbers(graph, cast, dtype, region).of(bits)
+        made = _Numbers(graph, node, dtype, region).of(bits)
         if made is not None:
-            substitute(graph, cast, made)
+            substitute(graph, node, made)
 
 
-def _cast_pieces(graph: Any, cast: Node) -> None:
+def _cast_pieces(graph: Any, node: Node) -> None:
     """Cast what is joined before it is, and looked at, where some of it is of bits."""
-    import torch
-
-    way, region = list[Node](), regions(graph)
-    joined = cast.args[0]
+    joined, way, dtype = node.args[0], list[Node](), node.meta["val"].dtype
     while is_op(joined, *SEEN):
         way.insert(0, joined)
         joined = joined.args[0]
-    dtype = cast.meta["val"].dtype
     if not is_op(joined, "stack", "cat") or not dtype.is_floating_point:
         return
     pieces, *more = joined.args
-    if region[joined] != region[cast] or not any(is_op(x, *_AND, *_RIGHT) for x in pieces):
+    if not any(is_op(x, *_AND, *_RIGHT) for x in pieces):
         return
-    cast_ = [added(graph, cast, torch.ops.aten.to.dtype, (x, dtype)) for x in pieces]
-    made = added(graph, cast, joined.target, (cast_, *more), **joined.kwargs)
+    region = regions(graph)
+    if region[joined] != region[node]:
+        return
+    numbers = [cast(graph, node, x, dtype) for x in pieces]
+    made = added(graph, node, joined.target, (numbers, *more), **joined.kwargs)
     for view in way:
-        made = added(graph, cast, view.target, (made, *view.args[1:]), **view.kwargs)
-    substitute(graph, cast, made)
+        made = added(graph, node, view.target, (made, *view.args[1:]), **view.kwargs)
+    substitute(graph, node, made)
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class _Numbers:
     """Numbers in a type, in front of the cast that they take the place of."""
 
     graph: Any
-    cast: Node
+    before: Node
     dtype: Any
     region: dict[Node, int]
 
@@ -74,10 +73,10 @@ class _Numbers:
         kinds = (torch.int8, torch.uint8)
         if getattr(x, "op", "") == "" or x.meta["val"].dtype not in kinds:
             return None
-        if self.region.get(x) != self.region[self.cast]:
+        if self.region.get(x) != self.region[self.before]:
             return None
         if not is_op(x, *_AND, *_RIGHT):
-            return self.add(torch.ops.aten.to.dtype, x, self.dtype)
+            return cast(self.graph, self.before, x, self.dtype)
         given, count = x.args
         if not isinstance(count, int):
             return None
@@ -114,4 +113,4 @@ class _Numbers:
 
     def add(self, target: Any, *args: Any) -> Node:
         """Add an operator."""
-        return added(self.graph, self.cast, target, args)
+        return added(self.graph, self.before, target, args)

@@ -9,8 +9,8 @@ from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.editing import Node
 from mirage_kernels.generator.partition.bits import bits_as_numbers
 from mirage_kernels.generator.partition.casts import casts_last, expands_last
-from mirage_kernels.generator.partition.chosen import chosen_first
 from mirage_kernels.generator.partition.constants import with_numbers
+from mirage_kernels.generator.partition.gathers import chosen_first
 from mirage_kernels.generator.partition.packed import part_columns, slice_first
 from mirage_kernels.generator.partition.pieces import copies_in, in_pieces, sliced
 from mirage_kernels.generator.partition.rewriting import rewritten, without_wrappers

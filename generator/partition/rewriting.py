@@ -38,6 +38,7 @@ from mirage_kernels.generator.frontend.editing import (
     Node,
     added,
     arguments_of,
+    cast,
     is_op,
     mutates,
     number,
@@ -136,12 +137,8 @@ def _without_likes(graph: Any) -> None:
 
 
 def _without_type_as(graph: Any) -> None:
-    import torch
-
     for node in [n for n in graph.nodes if is_op(n, "type_as")]:
-        dtype = node.meta["val"].dtype
-        made = added(graph, node, torch.ops.aten.to.dtype, (node.args[0], dtype))
-        substitute(graph, node, made)
+        substitute(graph, node, cast(graph, node, node.args[0], node.meta["val"].dtype))
 
 
 def _without_unbind(graph: Any) -> None:

@@ -21,6 +21,7 @@ from mirage_kernels.generator.frontend.editing import (
     Node,
     added,
     arguments_of,
+    cast,
     is_op,
     substitute,
 )
@@ -99,13 +100,13 @@ def _negative_entropy(graph: Any, total: Node) -> None:
     if x is not other or dims != {*map(_dim_of, factors)} or len(places) > 1:
         return
     dim, kept = [*dims], given["keepdim"]
-    wide = _cast(graph, x, total, torch.float32)
+    wide = cast(graph, total, x, torch.float32)
     shares = added(graph, total, aten.softmax.int, (wide, *dim))
     mean = added(graph, total, aten.mul.Tensor, (shares, wide))
     mean = added(graph, total, aten.sum.dim_IntList, (mean, dim, kept))
     whole = added(graph, total, aten.logsumexp.default, (wide, dim, kept))
     made = added(graph, total, aten.sub.Tensor, (mean, whole))
-    substitute(graph, total, _cast(graph, made, total, total.meta["val"].dtype))
+    substitute(graph, total, cast(graph, total, made, total.meta["val"].dtype))
 
 
 def _without_cat(graph: Any, softmax: Node) -> None:
@@ -124,12 +125,12 @@ def _without_cat(graph: Any, softmax: Node) -> None:
     kept = [(n, places[own]) for n in left if n and (own := range_of(n)) and own in places]
     if not left or len(kept) < len(left) or any(region[n] != region[softmax] for n, _ in kept):
         return
-    pieces = [_cast(graph, n, softmax, dtype) for n in cat.args[0]]
+    pieces = [cast(graph, softmax, n, dtype) for n in cat.args[0]]
     for node, i in kept:
         beside = torch.ops.mirage_kernels.softmax_beside.default
         given = (pieces[i], [n for j, n in enumerate(pieces) if j != i], dim)
         made = added(graph, softmax, beside, given)
-        substitute(graph, node, _cast(graph, made, node, node.meta["val"].dtype))
+        substitute(graph, node, cast(graph, node, made, node.meta["val"].dtype))
 
 
 def _of_pieces(graph: Any, total: Node) -> None:
@@ -142,7 +143,7 @@ def _of_pieces(graph: Any, total: Node) -> None:
         return
     dtype, made = total.meta["val"].dtype, None
     for piece in cat.args[0]:
-        x = _cast(graph, piece, total, dtype)
+        x = cast(graph, total, piece, dtype)
         own = added(graph, total, total.target, (x, *total.args[1:]), **total.kwargs)
         pair = (made, own)
         made = own if made is None else added(graph, total, torch.ops.aten.logaddexp.default, pair)
@@ -159,15 +160,6 @@ def _slices(value: Node) -> Iterator[Node | None]:
             yield user if is_op(user, "slice") else None
 
 
-def _cast(graph: Any, x: Node, before: Node, dtype: Any) -> Node:
-    """Return a value in another type, itself where it has that."""
-    import torch
-
-    if x.meta["val"].dtype is dtype:
-        return x
-    return added(graph, before, torch.ops.aten.to.dtype, (x, dtype))
-
-
 def _same_as(x: Node) -> Node:
     """Return what a value is a copy of, in whatever type."""
     while is_op(x, *_SAME):
@@ -177,8 +169,7 @@ def _same_as(x: Node) -> Node:
 
 def _dim_of(softmax: Node) -> int:
     """Return the dim of a softmax, counted from the end."""
-    given = dict(zip(("x", "dim"), softmax.args, strict=False)) | softmax.kwargs
-    return _behind(given["dim"], softmax)
+    return _behind(arguments_of(softmax)["dim"], softmax)
 
 
 def _behind(dim: int | None, x: Node) -> int:

@@ -354,9 +354,9 @@ def _known(recipe_files: tuple[str, ...], kernels_dir: Path | None) -> Known:
         elif kernels_dir is not None:
             from mirage_kernels.generator.partition import again, document  # with torch
 
-            there = again.documents_in(kernels_dir)
-            for path, _, made in again.programs_again(function, kernels_dir, emitted(kernels_dir)):
-                own = made.document, kernels_dir, there[path].get("origin")
+            there = emitted(kernels_dir)
+            for path, before, made in again.programs_again(function, kernels_dir, there):
+                own = made.document, kernels_dir, before.get("origin")
                 programs[path] = document.document_text(*own)
                 recipes |= {r.record.recipe: r.request.recipe for r in made.results}
     return Known(recipes, programs)

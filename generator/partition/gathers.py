@@ -17,6 +17,7 @@ from mirage_kernels.generator.frontend.editing import (
     Node,
     added,
     arguments_of,
+    cast,
     is_op,
     substitute,
     taken_by,
@@ -58,12 +59,13 @@ def _choose(graph: Any, node: Node, softmax: Node, dim: int) -> None:
     import torch
 
     aten, x = torch.ops.aten, arguments_of(softmax)["self"]
-    total = added(graph, node, aten.logsumexp.default, (_cast(graph, node, x), [dim], True))
-    own = _cast(graph, node, _chosen(graph, node, x, dim))
+    wide = cast(graph, node, x, torch.float32)
+    total = added(graph, node, aten.logsumexp.default, (wide, [dim], True))
+    own = cast(graph, node, _chosen(graph, node, x, dim), torch.float32)
     made = added(graph, node, aten.sub.Tensor, (own, total))
     if is_op(softmax, "softmax"):
         made = added(graph, node, aten.exp.default, (made,))
-    substitute(graph, node, _cast(graph, node, made, node.meta["val"].dtype))
+    substitute(graph, node, cast(graph, node, made, node.meta["val"].dtype))
 
 
 def _chosen(graph: Any, node: Node, x: Node, dim: int) -> Node:
@@ -81,16 +83,6 @@ def _chosen(graph: Any, node: Node, x: Node, dim: int) -> Node:
     own = _chosen(graph, node, long[0], dim)
     args, named = with_taken(x, {i: own for i, n in enumerate(taken_by(x)) if n is long[0]})
     return added(graph, node, x.target, args, **named)
-
-
-def _cast(graph: Any, before: Node, x: Node, dtype: Any = None) -> Node:
-    """Return a value in a type, fp32 where none is said; itself where it has that."""
-    import torch
-
-    wanted = dtype or torch.float32
-    if x.meta["val"].dtype is wanted:
-        return x
-    return added(graph, before, torch.ops.aten.to.dtype, (x, wanted))
 
 
 def _shape(x: Node) -> Any:
