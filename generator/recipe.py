@@ -30,6 +30,7 @@ from mirage_kernels.generator.frontend.options import Form
 from mirage_kernels.generator.frontend.options import form as form
 from mirage_kernels.generator.frontend.symbolic import Tensor, unknown_operator
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Indexed, Level, TensorType
+from mirage_kernels.generator.ranges import ends_of
 
 if TYPE_CHECKING:
     import torch
@@ -211,14 +212,13 @@ class Recipe:
         """Return the least and the largest value of an int32 input when dims have these extents."""
         if name not in self.ranges:
             return 1, max(sizes.values())
-        ends = self.ranges[name].split("..")
-        if len(ends) != 2 or not all(e.isdigit() or e in sizes for e in ends):
+        ends = ends_of(self.ranges[name], sizes)
+        if ends is None:
             raise RecipeError(
                 f"recipe {self.name} gives {name} the range {self.ranges[name]!r}",
-                'write numbers or dims with two dots between: "1..L"',
+                'write numbers or dims with two dots between: "1..L", "0..L-1"',
             )
-        least, largest = (int(e) if e.isdigit() else sizes[e] for e in ends)
-        return least, largest
+        return ends
 
 
 recipe = Recipe  # as a decorator: `@recipe(inputs=..., ...)` declares what the function computes

@@ -15,7 +15,7 @@ ANY_INDICES = "int"  # of an index tensor that may be of either type
 def types_of(wanted: dict[str, Any]) -> tuple[torch.dtype, ...]:
     """Return the types that a tensor of a signature may be of."""
     kind = wanted["dtype"]
-    return INDICES if kind == ANY_INDICES else (TYPES[kind],)
+    return INDICES if kind in (ANY_INDICES, "int32") else (TYPES[kind],)
 
 
 def tensor_misfit(

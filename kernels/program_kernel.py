@@ -145,9 +145,7 @@ class ProgramKernel:
         launch = self.early if assume & WEIGHTS and self.early is not None else self.launch
         tensors, strides = [*given, *made], list[int]()
         for told, t in zip(self.signature["tensors"], given, strict=True):
-            strides += t.stride() if t is not None else (0,) * len(told["dims"])
-            if told["dtype"] == ANY_INDICES and t is not None:
-                strides.append(t.element_size())
+            strides += _strides(told, t)
         strides += [n for t in made for n in t.stride()]
         dims = _array(ctypes.c_int64, [sizes[d] for d in self.signature["dynamic"]])
         with torch.cuda.device(made[0].device):
@@ -174,6 +172,21 @@ def _rows(tensor: Tensor, *, apart: bool) -> Tensor:
         return tensor
     made = tensor.contiguous()
     return made if _is_row(made) else made.clone()
+
+
+def _strides(told: dict[str, Any], tensor: Tensor | None) -> tuple[int, ...]:
+    """Return the strides of a tensor that a launch takes, as it is told of it.
+
+    int64 numbers are read where int32 ones are wanted: the lower half of each. Behind the strides
+    of an index tensor of either type come the bytes of a number.
+    """
+    if tensor is None:
+        return (0,) * len(told["dims"])
+    own = tuple(tensor.stride())
+    if told["dtype"] == ANY_INDICES:
+        return (*own, tensor.element_size())
+    halves = told["dtype"] == "int32" and tensor.dtype is torch.int64
+    return tuple(2 * n for n in own) if halves else own
 
 
 def _is_row(tensor: Tensor) -> bool:

@@ -20,9 +20,13 @@ __device__ int thread_of() {
   return static_cast<int>(threadIdx.x % kThreads);
 }
 
+// What kernels compute with: fp32, or whole numbers as they are.
 template <class T>
-__device__ float wide(T value) {
-  return static_cast<float>(value);
+using Wide = std::conditional_t<std::is_same_v<T, int>, int, float>;
+
+template <class T>
+__device__ Wide<T> wide(T value) {
+  return static_cast<Wide<T>>(value);
 }
 
 // The nearest value of an element type, as fp32.
@@ -57,7 +61,7 @@ struct alignas(kWidth <= 16 ? kWidth : 16)
 
 // An element of a vector as fp32: of bf16 one instruction, where the half by itself takes two.
 template <int kWidth, class T>
-__device__ float wide(const Vector<T, kWidth>& from, int i) {
+__device__ Wide<T> wide(const Vector<T, kWidth>& from, int i) {
   if constexpr (std::is_same_v<T, __nv_bfloat16> && kWidth % 2 == 0) {
     const uint32_t both = reinterpret_cast<const uint32_t*>(&from)[i / 2];
     return __uint_as_float(i % 2 == 0 ? both << 16 : both & 0xffff0000u);
@@ -70,13 +74,13 @@ __device__ float wide(const Vector<T, kWidth>& from, int i) {
 }
 
 template <int kWidth, class T>
-__device__ void widened(Vector<T, kWidth> from, float (&to)[kWidth]) {
+__device__ void widened(Vector<T, kWidth> from, Wide<T> (&to)[kWidth]) {
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) to[i] = wide(from, i);
 }
 
 template <int kWidth, class T>
-__device__ void read(const T* from, float (&to)[kWidth]) {
+__device__ void read(const T* from, Wide<T> (&to)[kWidth]) {
   const auto loaded = *reinterpret_cast<const Vector<T, kWidth>*>(from);
   widened(loaded, to);
 }

@@ -1,47 +1,80 @@
-"""Whole numbers and choices by position or by a boolean tensor, and views of them.
+"""Whole numbers and choices by position or by elements of tensors, and views of them.
 
-No kernel stores them: it compares positions, and reads the elements of the boolean tensor.
+No kernel stores them: it compares positions, and reads tensors of whole numbers and truth values.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.frontend.positional.positions import Condition
 from mirage_kernels.generator.frontend.positional.program import Tensor
 
 Extents = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Held:
-    """A condition on an element of a boolean tensor: that it `holds`, or that it does not.
+class Elements:
+    """Elements of a tensor of whole numbers, or of truth values as 1 and 0, times a factor.
 
-    `at` has for each dim of what is chosen the dim of the tensor that it is, or -1.
+    `at` has for each dim of what is made of them the dim of the tensor that it is, or -1.
     """
 
     tensor: Tensor
     at: tuple[int, ...]
-    holds: bool = True
+    factor: int = 1
 
-    def seen(self, at: Sequence[int]) -> Held:
-        """Return the condition on a view, whose dims are these of what was chosen, or -1."""
+    def seen(self, at: Sequence[int]) -> Elements:
+        """Return those of a view, whose dims are these of what was made, or -1."""
         return replace(self, at=tuple(-1 if d < 0 else self.at[d] for d in at))
 
 
-Test = Condition | Held
+@dataclass(frozen=True)
+class Whole:
+    """Positions times factors, plus elements of tensors, plus a number; as a condition: >= 0."""
+
+    factors: tuple[int, ...]
+    number: int
+    elements: tuple[Elements, ...] = ()
+
+    def seen(self, at: Sequence[int]) -> Whole:
+        """Return the number of a view, whose dims are these of what was made, or -1."""
+        factors = tuple(0 if d < 0 else self.factors[d] for d in at)
+        return replace(self, factors=factors, elements=tuple(x.seen(at) for x in self.elements))
+
+    def __mul__(self, n: int) -> Whole:
+        own = tuple(replace(x, factor=x.factor * n) for x in self.elements)
+        return Whole(tuple(f * n for f in self.factors), self.number * n, own)
+
+    def __add__(self, other: Whole) -> Whole:
+        factors = tuple(a + b for a, b in zip(self.factors, other.factors, strict=True))
+        sums = dict[Elements, int]()
+        for own in (*self.elements, *other.elements):
+            one = replace(own, factor=1)
+            sums[one] = sums.get(one, 0) + own.factor
+        elements = (replace(one, factor=n) for one, n in sums.items() if n)
+        return Whole(factors, self.number + other.number, tuple(elements))
+
+    def factors_of(self, elements: Iterable[Elements]) -> tuple[int, ...]:
+        """Return the factors that elements have here."""
+        own = {replace(x, factor=1): x.factor for x in self.elements}
+        return tuple(own.get(x, 0) for x in elements)
+
+    def opposite(self) -> Whole:
+        """Return the condition that this one does not hold: not f >= 0 is -f - 1 >= 0."""
+        made = self * -1
+        return replace(made, number=made.number - 1)
 
 
 @dataclass(frozen=True)
-class Affine:
-    """A whole number for each element: positions times factors, plus a number."""
+class Counted:
+    """A whole number for each element."""
 
     dims: Extents
-    value: Condition
+    value: Whole
 
 
 @dataclass(frozen=True)
@@ -49,7 +82,7 @@ class Chosen:
     """One of two numbers or tensors for each element: `inside` where all conditions hold."""
 
     dims: Extents
-    conditions: tuple[Test, ...]
+    conditions: tuple[Whole, ...]
     inside: Any  # a number, a truth value, or a tensor
     outside: float
 
@@ -68,26 +101,31 @@ class Chosen:
         return len(self.conditions) > 1 and (self.inside, self.outside) in sides
 
 
-Positional = Affine | Chosen
+Positional = Counted | Chosen
 
 
 def _moved(x: Positional, dims: Sequence[int], at: Sequence[int]) -> Positional:
     """Return a view: its dims, and for each the dim of x that it is, or -1."""
+    _require_shown(x)
+    if isinstance(x, Counted):
+        return Counted((*dims,), x.value.seen(at))
+    return replace(x, dims=(*dims,), conditions=tuple(c.seen(at) for c in x.conditions))
+
+
+def _require_shown(x: Positional) -> None:
     if isinstance(x, Chosen) and x.is_masked:
         raise GraphError("a view of hidden scores")
 
-    def of(c: Condition) -> Condition:
-        return tuple(0 if d < 0 else c[0][d] for d in at), c[1]
 
-    if isinstance(x, Affine):
-        return Affine((*dims,), of(x.value))
-    tests = (c.seen(at) if isinstance(c, Held) else of(c) for c in x.conditions)
-    return replace(x, dims=(*dims,), conditions=tuple(tests))
+def counted(x: Tensor) -> Counted:
+    """Return the elements of a tensor of whole numbers."""
+    own = Elements(x, tuple(range(x.num_dims)))
+    return Counted(x.dims, Whole((0,) * x.num_dims, 0, (own,)))
 
 
 def given(x: Tensor) -> Chosen:
     """Return the truth values of a boolean tensor."""
-    return Chosen(x.dims, (Held(x, tuple(range(x.num_dims))),), True, False)
+    return Chosen(x.dims, (replace(counted(x).value, number=-1),), True, False)
 
 
 def reshaped(x: Positional, shape: Sequence[int]) -> Positional:
@@ -129,16 +167,17 @@ def expanded(x: Positional, shape: Sequence[int], **_: Any) -> Positional:
 def sliced(
     x: Positional, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Positional:
+    _require_shown(x)
     at = dim % len(x.dims)
     taken = range(x.dims[at])[slice(start, end, step)]
 
-    def of(c: Condition) -> Condition:
-        factors = (*c[0][:at], c[0][at] * step, *c[0][at + 1 :])
-        return factors, c[1] + c[0][at] * taken.start
+    def of(c: Whole) -> Whole:
+        if any(own.at[at] >= 0 for own in c.elements):
+            raise GraphError("a slice of a mask or of whole numbers")
+        factors = (*c.factors[:at], c.factors[at] * step, *c.factors[at + 1 :])
+        return replace(c, factors=factors, number=c.number + c.factors[at] * taken.start)
 
-    made = _moved(x, (*x.dims[:at], len(taken), *x.dims[at + 1 :]), range(len(x.dims)))
-    if isinstance(made, Affine):
-        return replace(made, value=of(made.value))
-    if any(isinstance(c, Held) for c in made.conditions):
-        raise GraphError("a slice of a mask")
-    return replace(made, conditions=tuple(of(c) for c in made.conditions if isinstance(c, tuple)))
+    dims = (*x.dims[:at], len(taken), *x.dims[at + 1 :])
+    if isinstance(x, Counted):
+        return Counted(dims, of(x.value))
+    return replace(x, dims=dims, conditions=tuple(of(c) for c in x.conditions))

@@ -77,6 +77,14 @@ def in_type(
     }
 
 
+def cast_of(given: Mapping[str, torch.Tensor], made: Mapping[str, torch.Tensor]) -> str:
+    """Say what types of 16 bits examples had that are of others now, nothing where none had."""
+    pairs = ((x.dtype, made[n].dtype) for n, x in given.items() if x.element_size() == 2)
+    texts = [[str(t).removeprefix("torch.") for t in pair] for pair in pairs if pair[0] != pair[1]]
+    hint = "the examples' {} became {} here: --dtype says in which types a program is made"
+    return hint.format(*texts[0]) if texts else ""
+
+
 def without_values(
     module: torch.nn.Module, type_of: Callable[[torch.Tensor], torch.dtype]
 ) -> torch.nn.Module:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend import masks
 from mirage_kernels.generator.frontend.aten import ATEN
-from mirage_kernels.generator.frontend.chosen import Extents
+from mirage_kernels.generator.frontend.chosen import Extents, counted
 from mirage_kernels.generator.frontend.chosen import given as mask_of
 from mirage_kernels.generator.frontend.examples import fake, without_values
 from mirage_kernels.generator.frontend.positional.program import Program
@@ -176,22 +176,27 @@ def operator_of(node: Any) -> str:
 
 def dtype_of(value: torch.Tensor, name: str) -> DType:
     """Return the element type of an input; raises RecipeError for one that kernels don't take."""
+    import torch
+
     from mirage_kernels.element_types import TYPES
 
-    taken = (*STORAGE_DTYPES, DType.FP32, DType.BOOL, *EIGHT_BITS)
-    found = next((d for d in taken if TYPES[d.value] is value.dtype), None)
+    taken = (*STORAGE_DTYPES, DType.FP32, DType.BOOL, DType.INT32, *EIGHT_BITS)
+    dtype = torch.int32 if value.dtype is torch.int64 else value.dtype
+    found = next((d for d in taken if TYPES[d.value] is dtype), None)
     if found is None:
         raise RecipeError(
             f"input {name} is of {value.dtype}",
-            "inputs are of fp16, bf16, fp32, fp8 (e4m3fn, e5m2), int8 or uint8, masks of bool",
+            "inputs are of fp16, bf16, fp32, fp8 (e4m3fn, e5m2), int8 or uint8, masks of bool, "
+            "what is compared of int32 or int64",
         )
     return found
 
 
 def input_of(program: Program, extents: Extents, dtype: DType, strides: Extents = ()) -> Any:
-    """Add an input to a program; a boolean one is a mask."""
+    """Add an input to a program; a boolean one is a mask, whole numbers are compared."""
     made = program.input(extents, dtype, strides)
-    return mask_of(made) if dtype is DType.BOOL else made
+    formed = {DType.BOOL: mask_of, DType.INT32: counted}.get(dtype)
+    return formed(made) if formed else made
 
 
 def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
@@ -209,6 +214,8 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
     made = node.meta.get("val")
     if own in masks.NUMBERED:
         args = masks.with_numbers(args)
+    if own not in masks.MASKED and getattr(made, "is_floating_point", bool)():
+        args = masks.reals(Steps(program), args)
     known = own in ATEN or own in masks.MASKED
     if own in masks.SOURCES or (known and own not in masks.HIDDEN and masks.is_positional(args)):
         return _formed(lambda: masks.applied(Steps(program), own, args, kwargs))

@@ -34,6 +34,7 @@ from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import Dim, DType, Graph, Node
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
 from mirage_kernels.generator.partition.constants import with_numbers
+from mirage_kernels.generator.ranges import ranges_of
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 if TYPE_CHECKING:
@@ -272,7 +273,8 @@ class TracedFunction:
 def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
     traced, graph, order = function.traced, function.traced.graph, function.given
     inputs = dict(zip(traced.names, graph.inputs, strict=True))
-    mixed = is_part or not {*traced.dtypes} <= {DType.FP32, DType.BOOL, *EIGHT_BITS}
+    others = (DType.BOOL, DType.INT32, *EIGHT_BITS)
+    mixed = is_part or not {*traced.dtypes} <= {DType.FP32, *others}
     texts = {}
     for n in order:
         i = traced.names.index(n)
@@ -281,13 +283,19 @@ def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
                 f"input {n} of {name} has one element, and no dim that another tensor has",
                 "kernels take such numbers from the host: give it as a plain number, a constant",
             )
-        own = (DType.BOOL, *EIGHT_BITS, *([DType.FP32] if mixed else []))
+        own = (*others, *([DType.FP32] if mixed else []))
         kind = f":{traced.dtypes[i].value}" if traced.dtypes[i] in own else ""
         texts[n] = " ".join(inputs[n].out.type.names) + kind
     sizes = sizes_of(graph)
-    static = {d: sizes[d] for t in texts.values() for d in t.partition(":")[0].split()}
-    static = {d: n for d, n in static.items() if d not in traced.dynamic}
     outputs = [" ".join(flat(layout)) for layout in traced.lowered.outputs]
+    own_dims = {d: sizes[d] for t in texts.values() for d in t.partition(":")[0].split()}
+    for alone in (d for text in outputs for d in text.split() if d not in own_dims):
+        raise RecipeError(
+            f"{name} returns {alone} = {sizes[alone]}, a dim of positions that no input has",
+            "kernels have the dims of their inputs",
+        )
+    static = {d: n for d, n in own_dims.items() if d not in traced.dynamic}
+    ranges = ranges_of(graph)
 
     def program(**given: Tensor) -> Tensor | tuple[Tensor, ...]:
         return _replayed(graph, {inputs[n].name: x for n, x in given.items()})
@@ -303,6 +311,7 @@ def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
         output=outputs[0],
         also={f"result_{i}": text for i, text in enumerate(outputs[1:], start=1)},
         dynamic=dict.fromkeys(traced.dynamic, BOUND),
+        ranges={n: ranges[inputs[n].name] for n in texts if inputs[n].name in ranges},
         reference=function,
         wide=tuple(f"result_{i}" if i else "output" for i in traced.wide),
         strided=traced.strided,

@@ -1,8 +1,8 @@
 """Positions, masks and what is chosen by them.
 
 What `arange`, `ones` and `tril` make is a whole number or one of two numbers for each element, by
-conditions on positions: sums of positions times factors, plus a number, that are at least 0. A mask
-is where all of some conditions hold: such ones, and that elements of boolean tensors hold or not.
+conditions: sums of positions times factors, of elements of tensors, lengths say, and of a number,
+that are at least 0. A mask is where all of some conditions hold. Of booleans elements are 1 or 0.
 `masked_fill(x, mask, -inf)` is a tensor with a mask that softmax and the like take: what is hidden
 counts 0 there. No kernel stores a mask; of boolean tensors it reads the bytes.
 """
@@ -17,12 +17,10 @@ from typing import Any
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.chosen import (
-    Affine,
     Chosen,
-    Extents,
-    Held,
+    Counted,
     Positional,
-    Test,
+    Whole,
     expanded,
     permuted,
     reshaped,
@@ -30,7 +28,16 @@ from mirage_kernels.generator.frontend.chosen import (
     transposed,
     unsqueezed,
 )
-from mirage_kernels.generator.frontend.positional.positions import Condition
+from mirage_kernels.generator.frontend.counted import (
+    COMPARED,
+    COUNTED,
+    arange,
+    broadcast,
+    compared,
+    is_whole,
+    over,
+    scaled,
+)
 from mirage_kernels.generator.frontend.positional.program import Tensor
 from mirage_kernels.generator.frontend.steps import Steps
 
@@ -50,12 +57,17 @@ def triangle(s: Steps, x: Tensor, diagonal: int, *, upper: bool) -> Tensor:
 
 def is_positional(args: Sequence[Any]) -> bool:
     """Say whether one of some arguments is made of positions."""
-    return any(isinstance(a, Affine | Chosen) for a in args)
+    return any(isinstance(a, Counted | Chosen) for a in args)
 
 
 def is_mask(x: Any) -> bool:
     """Say whether a value is one of two numbers or truth values for each element."""
     return isinstance(x, Chosen) and not x.is_masked
+
+
+def reals(s: Steps, args: Sequence[Any]) -> list[Any]:
+    """Return arguments with real numbers for whole ones."""
+    return [s.real(x) if isinstance(x, Counted) else x for x in args]
 
 
 def shown(s: Steps, x: Any) -> Any:
@@ -93,13 +105,6 @@ def applied(s: Steps, op: str, args: Sequence[Any], named: Mapping[str, Any]) ->
 # -- what makes positions --------------------------------------------------------------------------
 
 
-def _arange(*args: Any, **_: Any) -> Affine:
-    start, end, step = {1: (0, *args, 1), 2: (*args, 1)}.get(len(args), args)
-    if not all(isinstance(n, int) for n in (start, end, step)):
-        raise GraphError("arange of numbers that are not whole")
-    return Affine((len(range(start, end, step)),), ((step,), start))
-
-
 def _cast(x: Positional, *args: Any, **named: Any) -> Positional:
     """Return truth values as such, and numbers as such; no kernel rounds them."""
     import torch
@@ -124,62 +129,10 @@ def _triangle(x: Chosen, diagonal: int, *, upper: bool) -> Chosen:
         raise GraphError("a triangle of what is chosen already")
     sign = -1 if upper else 1  # row - column + diagonal >= 0
     factors = (*(0,) * (len(x.dims) - 2), sign, -sign)
-    return replace(x, conditions=((factors, sign * diagonal),))
+    return replace(x, conditions=(Whole(factors, sign * diagonal),))
 
 
 # -- arithmetic ------------------------------------------------------------------------------------
-
-
-def _tested(dims: Extents, own: Extents, test: Test) -> Test:
-    """Return a condition on the elements of a tensor that another broadcasts to."""
-    if not isinstance(test, Held):
-        return _over(dims, own, test)
-    missing = len(dims) - len(own)
-    return test.seen([d - missing if d >= missing else -1 for d in range(len(dims))])
-
-
-def _over(dims: Extents, own: Extents, condition: Condition) -> Condition:
-    """Return a condition on the positions of a tensor that another broadcasts to."""
-    factors, number = condition
-    padded = (*(0,) * (len(dims) - len(own)), *factors)
-    return tuple(f if n > 1 else 0 for f, n in zip(padded, dims, strict=True)), number
-
-
-def _broadcast(*dims: Extents) -> Extents:
-    rank = max(map(len, dims))
-    rows = [(*(1,) * (rank - len(d)), *d) for d in dims]
-    return tuple(map(max, *rows)) if len(rows) > 1 else rows[0]
-
-
-def _combined(a: Condition, b: Condition, sign: int) -> Condition:
-    return tuple(x + sign * y for x, y in zip(a[0], b[0], strict=True)), a[1] + sign * b[1]
-
-
-def _affine(x: Any, dims: Extents) -> Condition:
-    if isinstance(x, Affine):
-        return _over(dims, x.dims, x.value)
-    if isinstance(x, int) and not isinstance(x, bool):
-        return (0,) * len(dims), x
-    raise GraphError("positions meet whole numbers and positions alone")
-
-
-def _sum(a: Any, b: Any, sign: int) -> Affine:
-    dims = _broadcast(*(x.dims for x in (a, b) if isinstance(x, Affine)))
-    return Affine(dims, _combined(_affine(a, dims), _affine(b, dims), sign))
-
-
-def _scaled(a: Any, b: Any) -> Affine:
-    x, n = (a, b) if isinstance(a, Affine) else (b, a)
-    if not isinstance(n, int):
-        raise GraphError("positions are multiplied by whole numbers alone")
-    return Affine(x.dims, (tuple(f * n for f in x.value[0]), x.value[1] * n))
-
-
-def _compared(a: Any, b: Any, *, strictly: bool) -> Chosen:
-    """Return where a >= b, or a > b."""
-    made = _sum(a, b, -1)
-    factors, number = made.value
-    return Chosen(made.dims, ((factors, number - strictly),), True, False)
 
 
 _NUMBERS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -195,18 +148,10 @@ _NUMBERS: Mapping[str, Callable[[Any, Any], Any]] = {
     "gt": operator.gt,
     "ge": operator.ge,
 }
-_COMPARED: Mapping[str, Callable[[Any, Any], Chosen]] = {
-    "ge": lambda a, b: _compared(a, b, strictly=False),
-    "gt": lambda a, b: _compared(a, b, strictly=True),
-    "le": lambda a, b: _compared(b, a, strictly=False),
-    "lt": lambda a, b: _compared(b, a, strictly=True),
-}
-_COUNTED: Mapping[str, Callable[[Any, Any], Affine]] = {
-    "add": lambda a, b: _sum(a, b, 1),
-    "sub": lambda a, b: _sum(a, b, -1),
-    "rsub": lambda a, b: _sum(b, a, -1),
-    "mul": _scaled,
-}
+
+
+def _equal(a: Any, b: Any) -> Chosen:
+    return _both(*(compared(*pair, strictly=False) for pair in ((a, b), (b, a))))
 
 
 def _negated(x: Chosen) -> Chosen:
@@ -222,19 +167,14 @@ def _as_mask(x: Any) -> Chosen:
         return replace(x, inside=True, outside=False)
     if len(x.conditions) != 1:
         raise GraphError("a mask where one of several conditions does not hold")
-    (test,) = x.conditions
-    if isinstance(test, Held):
-        opposite: Test = replace(test, holds=not test.holds)
-    else:
-        factors, number = test  # not f >= 0 is -f - 1 >= 0
-        opposite = tuple(-f for f in factors), -number - 1
-    return replace(x, conditions=(opposite,), inside=True, outside=False)
+    conditions = (x.conditions[0].opposite(),)
+    return replace(x, conditions=conditions, inside=True, outside=False)
 
 
 def _both(a: Any, b: Any) -> Chosen:
     masks = [_as_mask(x) for x in (a, b)]
-    dims = _broadcast(*(m.dims for m in masks))
-    conditions = (_tested(dims, m.dims, c) for m in masks for c in m.conditions)
+    dims = broadcast(*(m.dims for m in masks))
+    conditions = (over(dims, m.dims, c) for m in masks for c in m.conditions)
     return Chosen(dims, tuple(dict.fromkeys(conditions)), True, False)
 
 
@@ -242,6 +182,12 @@ def _either(a: Any, b: Any) -> Chosen:
     """Return where one of two masks holds: not where both do not."""
     masks = [_as_mask(x) for x in (a, b)]
     return _negated(_both(*map(_negated, masks)))
+
+
+_EQUAL: Mapping[str, Callable[[Any, Any], Chosen]] = {
+    "eq": _equal,
+    "ne": lambda a, b: _negated(_equal(a, b)),
+}
 
 
 def _seen_by(x: Chosen) -> Chosen | None:
@@ -252,11 +198,8 @@ def _seen_by(x: Chosen) -> Chosen | None:
 
 def _binary(s: Steps, op: str, a: Any, b: Any) -> Any:
     """Compute with positions, masks, numbers and tensors."""
-    if isinstance(a, Affine) or isinstance(b, Affine):
-        known = {**_COMPARED, **_COUNTED}
-        if op not in known or any(isinstance(x, Chosen | Tensor) for x in (a, b)):
-            raise GraphError(f"{op} of positions")
-        return known[op](a, b)
+    if isinstance(a, Counted) or isinstance(b, Counted):
+        return _of_whole(s, op, a, b)
     chosen, other = (a, b) if isinstance(a, Chosen) else (b, a)
     if isinstance(other, Chosen):
         seen = [m for x in (chosen, other) if op == "add" and (m := _seen_by(x))]
@@ -273,19 +216,30 @@ def _binary(s: Steps, op: str, a: Any, b: Any) -> Any:
     return _chosen(s, chosen, *sides)
 
 
+def _of_whole(s: Steps, op: str, a: Any, b: Any) -> Any:
+    """Compute with whole numbers: as such with each other, in real numbers with others."""
+    known = {**COMPARED, **COUNTED, **_EQUAL}
+    if op in known and all(isinstance(x, Counted) or is_whole(x) for x in (a, b)):
+        return known[op](a, b)
+    if op not in (*COUNTED, "div") or isinstance(a, Chosen) or isinstance(b, Chosen):
+        raise GraphError(f"{op} of positions")
+    sides = reals(s, (b, a) if op == "rsub" else (a, b))
+    return s("sub" if op == "rsub" else op, *sides)
+
+
 def _chosen(s: Steps, mask: Chosen, inside: Any, outside: Any) -> Chosen | Tensor:
     """Return one of two numbers or tensors by the conditions of a mask."""
     tensor = inside if isinstance(inside, Tensor) else outside
     if not isinstance(tensor, Tensor):
         return replace(mask, inside=inside, outside=outside)
-    dims = _broadcast(*(x.dims for x in (inside, outside) if isinstance(x, Tensor)))
-    if _broadcast(mask.dims, dims) != dims:
+    dims = broadcast(*(x.dims for x in (inside, outside) if isinstance(x, Tensor)))
+    if broadcast(mask.dims, dims) != dims:
         raise GraphError("a mask of more elements than what it hides")
     hidden = [x for x in (inside, outside) if not isinstance(x, Tensor) and not math.isfinite(x)]
     if not isinstance(inside, Tensor) and (hidden or len(mask.conditions) < 2):
         mask = _as_mask(replace(mask, inside=False, outside=True))
         inside, outside = outside, inside
-    conditions = tuple(_tested(dims, mask.dims, c) for c in mask.conditions)
+    conditions = tuple(over(dims, mask.dims, c) for c in mask.conditions)
     if hidden:
         return Chosen(tensor.dims, conditions, inside, outside)
     return s.where(conditions, inside, outside)
@@ -333,8 +287,8 @@ def with_numbers(args: Sequence[Any]) -> Sequence[Any]:
     tensors = [x.dims for x in args if isinstance(x, Tensor)]
     if not tensors:
         return args
-    dims = _broadcast(*tensors)
-    fits = (is_mask(x) and not x.conditions and _broadcast(dims, x.dims) == dims for x in args)
+    dims = broadcast(*tensors)
+    fits = (is_mask(x) and not x.conditions and broadcast(dims, x.dims) == dims for x in args)
     return [float(x.inside) if fit else x for fit, x in zip(fits, args, strict=True)]
 
 
@@ -350,7 +304,7 @@ def hidden(s: Steps, x: Tensor, mask: Any) -> Tensor | Chosen:
 # -- tables ----------------------------------------------------------------------------------------
 
 SOURCES: Mapping[str, Callable[..., Positional]] = {
-    "arange": _arange,
+    "arange": arange,
     "ones": _full(1),
     "zeros": _full(0),
     "full": _full(),
@@ -373,6 +327,7 @@ _VIEWS: Mapping[str, Callable[..., Positional]] = {
     "expand_as": lambda x, like: expanded(x, like.dims),
     "squeeze": lambda x, *_: reshaped(x, [n for n in x.dims if n > 1] or [1]),
     "slice": sliced,
+    "neg": lambda x: scaled(x, -1),
     "tril": lambda x, diagonal=0: _triangle(x, diagonal, upper=False),
     "triu": lambda x, diagonal=0: _triangle(x, diagonal, upper=True),
     "logical_not": _negated,

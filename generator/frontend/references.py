@@ -154,17 +154,19 @@ def _examples(source: Recipe, spec: Graph, gate: Gate) -> tuple[Mapping[str, int
     if sum(prod(sizes[d] for d in t.names) for t in types) > MOST_ELEMENTS:
         return sizes, []
     rng = np.random.default_rng(0)
-    drawn = (rng.standard_normal([sizes[d] for d in t.names]) for t in types)
-    pairs = zip(types, map(_by_groups, spec.inputs, drawn), strict=True)
-    return sizes, [
-        Array(t.names, (np.asarray(x if t.dtype.is_real else x > 0),), t.dtype.is_real)
-        for t, x in pairs
-    ]
+    return sizes, [_drawn(source, n, sizes, rng) for n in spec.inputs]
 
 
-def _by_groups(node: Node, drawn: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _drawn(source: Recipe, node: Node, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
     """Return an input's numbers, alike for neighbours that have one element."""
+    type_ = node.out.type
+    drawn: np.ndarray[Any, Any] = rng.standard_normal([sizes[d] for d in type_.names])
+    if type_.dtype is DType.INT32:
+        least, largest = source.range_of(node.name, sizes)
+        drawn = rng.integers(least, largest + 1, drawn.shape)
+    elif type_.dtype is DType.BOOL:
+        drawn = np.asarray(drawn > 0)
     for dim, count in node.grouped:
         axis = node.out.type.names.index(dim)
         drawn = drawn.take(np.arange(drawn.shape[axis]) // count * count, axis)
-    return drawn
+    return Array(type_.names, (drawn,), type_.dtype.is_real)

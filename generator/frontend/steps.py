@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from mirage_kernels.generator.frontend.chosen import Held, Test
+from mirage_kernels.generator.frontend.chosen import Counted, Elements, Whole
+from mirage_kernels.generator.frontend.positional.positions import Condition
 from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
 
 Operand = Tensor | float
@@ -44,29 +46,37 @@ class Steps:
         ]
         return self.step(Step(op), *made)
 
-    def where(self, conditions: Sequence[Test], a: Operand, b: Operand) -> Tensor:
-        """Return `a` where all conditions hold, `b` elsewhere: on positions, on boolean tensors."""
+    def where(self, conditions: Sequence[Whole], a: Operand, b: Operand) -> Tensor:
+        """Return `a` where all conditions hold, `b` elsewhere."""
         rank = max(x.num_dims for x in (a, b) if isinstance(x, Tensor))
         own, other = (
             self.ranked(x, rank) if isinstance(x, Tensor) else self.number(float(x), rank)
             for x in (a, b)
         )
-        places = [c for c in conditions if not isinstance(c, Held)]
-        held = [c for c in conditions if isinstance(c, Held)]
-        never = [c for c in places if not any(c[0]) and c[1] < 0]
-        some = tuple(c for c in places if any(c[0]))
-        if never or not (some or held):
+        elements = dict.fromkeys(replace(x, factor=1) for c in conditions for x in c.elements)
+        fixed = [c for c in conditions if not (any(c.factors) or c.elements)]
+        some = [c for c in conditions if c not in fixed]
+        never = any(c.number < 0 for c in fixed)
+        if never or not some:
             return self("add", self("mul", own, 0.0), other) if never else own
-        step = Step("where", conditions=some, holds=tuple(c.holds for c in held))
-        return self.step(step, own, other, *map(self.seen, held))
+        tests = tuple(Condition(c.factors, c.number, c.factors_of(elements)) for c in some)
+        return self.step(Step("where", conditions=tests), own, other, *map(self.seen, elements))
 
-    def seen(self, held: Held) -> Tensor:
-        """Return a boolean tensor with the dims of what it chooses, some of one element."""
-        x, kept = held.tensor, [d for d in held.at if d >= 0]
+    def real(self, x: Counted) -> Tensor:
+        """Return whole numbers as real ones."""
+        one = self.expand(self.number(1.0, len(x.dims)), x.dims)
+        own, elements = x.value, [replace(e, factor=1) for e in x.value.elements]
+        counted = Condition(own.factors, own.number, own.factors_of(elements))
+        step = Step("counted", conditions=(counted,))
+        return self.step(step, one, *map(self.seen, elements))
+
+    def seen(self, own: Elements) -> Tensor:
+        """Return a tensor with the dims of what it chooses, some of one element."""
+        x, kept = own.tensor, [d for d in own.at if d >= 0]
         short = self.reshape(x, [x.dims[d] for d in sorted(kept)] or [1])
         order = [sorted(kept).index(d) for d in kept]
         turned = self.permute(short, order) if order != sorted(order) else short
-        return self.reshape(turned, [x.dims[d] if d >= 0 else 1 for d in held.at])
+        return self.reshape(turned, [x.dims[d] if d >= 0 else 1 for d in own.at])
 
     def minimum(self, a: Operand, b: Operand) -> Tensor:
         """Return -max(-a, -b)."""

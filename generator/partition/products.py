@@ -27,7 +27,8 @@ def require_one_type(trace: Trace) -> None:
         if len(types) > 1:
             raise RecipeError(
                 f"{trace.where(node)}: it multiplies tensors of {' and '.join(types)}",
-                "PyTorch refuses that: cast them, or give the module and the inputs one type",
+                trace.cast
+                or "PyTorch refuses that: cast them, or give the module and the inputs one type",
             )
 
 

@@ -11,10 +11,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
-from mirage_kernels.generator.frontend.chosen import Chosen
+from mirage_kernels.generator.frontend.chosen import Chosen, Counted
 from mirage_kernels.generator.frontend.declarations import TAKEN
 from mirage_kernels.generator.frontend.editing import CASTS, arguments_of, is_view, mutates
-from mirage_kernels.generator.frontend.examples import bound, in_type, require_examples
+from mirage_kernels.generator.frontend.examples import bound, cast_of, in_type, require_examples
 from mirage_kernels.generator.frontend.export import (
     BRANCHES,
     LONGER,
@@ -81,12 +81,13 @@ class Trace:
         self.function, self.dtype, dynamic = function, dtype, function.dynamic
         own, given = bound(function.run, by_name(function.run, function.examples))
         require_examples(function.named, given, dynamic)
-        run, given = in_type(own, given, dtype)
-        both = [longer_by(given, dynamic, {})]
+        run, typed = in_type(own, given, dtype)
+        both = [longer_by(typed, dynamic, {})]
         if extents := dynamic_extents(both[0], dynamic):
-            both.append(longer_by(given, dynamic, more_of(extents)))
+            both.append(longer_by(typed, dynamic, more_of(extents)))
         self.run, self.examples = run, both[0]
-        hints = (BRANCHES, LONGER)
+        self.cast = cast_of(given, typed)  # what a caller of another type may have to know
+        hints = (self.cast or BRANCHES, LONGER)
         self.programs = [exported(run, x, hint) for x, hint in zip(both, hints, strict=False)]
         self.copies, self.parted, self.twins = prepare(self.programs, packed, twice)
         first, last = (list(p.graph.nodes) for p in (self.programs[0], self.programs[-1]))
@@ -254,13 +255,14 @@ class Trace:
     def constants(self) -> set[Node]:
         """Return positions and masks, which kernels make where they use them.
 
-        No input goes into them but boolean ones.
+        No input goes into them but those of whole numbers and truth values.
         """
-        found, (refused, formed) = set[Node](), self._formed
-        for node in self.nodes:
+        found, alone, (refused, formed) = set[Node](), set[Node](), self._formed
+        for node in (n for n in self.nodes if n not in refused):
             own = node.all_input_nodes
-            made = found.issuperset(own) if own else operator_of(node) in SOURCES
-            if node not in refused and (made or is_mask(formed[node])):
+            if alone.issuperset(own) if own else operator_of(node) in SOURCES:
+                alone.add(node)
+            if node in alone or is_mask(formed[node]) or isinstance(formed[node], Counted):
                 found.add(node)
         return found
 

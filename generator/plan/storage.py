@@ -18,7 +18,7 @@ def require_own_type(recipe: str, graph: Graph, taken: Collection[DType] = ()) -
     wide = [name for name in graph.outputs if graph.values[name].type.dtype is DType.FP32]
     if wide:
         raise PlanError(f"{recipe}: only general kernels store fp32, as {wide[0]} is")
-    others = {DType.FP32, *EIGHT_BITS} - {*taken}
+    others = {DType.FP32, DType.INT32, *EIGHT_BITS} - {*taken}
     for node in graph.inputs:
         if node.out.type.dims and node.out.type.dtype in others:
             kind = node.out.type.dtype.value

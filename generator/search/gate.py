@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from math import prod
 
 import numpy as np
@@ -270,6 +270,12 @@ class Gate:
             return x
         return Array(x.dims, (np.asarray(round_to(x.parts[0], self.dtype), np.float64),))
 
+    @property
+    def may_hide_all(self) -> bool:
+        """Say whether draws may hide all of a row: truth values, or where one starts and ends."""
+        whole = [n for n in self.spec.inputs if n.out.type.dtype is DType.INT32]
+        return bool(self.spec.masks) or len(whole) > 1
+
     @cached_property
     def safe(self) -> Graph:
         """The spec, its exponentials made safe: float64 overflows too."""
@@ -313,7 +319,7 @@ class Gate:
         at = np.broadcast_to(chosen, exact.parts[0].shape)
         if self.spec.of("where"):  # rows of which a mask hides everything, scores that it hides
             data = np.asarray(exact.parts[0], np.float64)
-            at = at & ~np.isneginf(data) & ~(np.isnan(data) & bool(self.spec.masks))
+            at = at & ~np.isneginf(data) & ~(np.isnan(data) & self.may_hide_all)
         error = relative_error(unfused, exact, at=at)
         rounding = relative_error(rounded(exact, self.dtype), exact, at=at)
         if far and np.isfinite(error):
@@ -368,7 +374,8 @@ def hidden_positions(
         changed = [*others[:i], Array(x.dims, (drawn,)), *others[i + 1 :]]
         made = zip(results(spec, changed, reading), spec.outputs, strict=True)
         pairs = [(a.over(values[name].dims), values[name]) for a, name in made]
-        if all(np.allclose(a.parts[0], b.parts[0], rtol=SAME, atol=SAME) for a, b in pairs):
+        near = partial(np.allclose, rtol=SAME, atol=SAME, equal_nan=True)
+        if all(near(a.parts[0], b.parts[0]) for a, b in pairs):
             found[i], others = hidden, changed
     return found
 

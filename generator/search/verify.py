@@ -28,6 +28,7 @@ from mirage_kernels.generator.meaning.field import (
     random_parts,
 )
 from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.ranges import ends_of, ranges_of
 from mirage_kernels.generator.search.cases import Case, smaller, tiles_of
 from mirage_kernels.generator.search.places import places_of
 
@@ -94,6 +95,7 @@ class Prover:
 
     def __init__(self, spec: Graph, *, range_of: RangeOf | None = None) -> None:
         self.spec, self.range_of = spec, range_of or self.any_length
+        self._ranges = ranges_of(spec)
         self._places: dict[tuple[tuple[str, int], ...], Places] = {}
         self._references: dict[tuple[int, tuple[tuple[str, int], ...]], Reference] = {}
 
@@ -106,8 +108,9 @@ class Prover:
 
     def any_length(self, name: str, sizes: Sizes) -> tuple[int, int]:
         """Return the range of a length or position when the recipe says none."""
-        counted = [sizes[n.over] for n in self.spec.of("iota")]
-        return 1, max(counted or sizes.values())
+        ends = ends_of(self._ranges[name], sizes)
+        assert ends is not None, name
+        return ends
 
     def prove(self, candidate: Graph, cases: Iterable[Case], *, seed: int) -> Proof:
         """Compare on fresh draws for every case; return the record or raise VerifyError."""

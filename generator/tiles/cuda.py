@@ -8,7 +8,7 @@ from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Axis, Dim, DType, Phase
-from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place, constant
+from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place
 from mirage_kernels.generator.tiles.fragments import (
     write_apply,
     write_contract,
@@ -17,6 +17,7 @@ from mirage_kernels.generator.tiles.fragments import (
     write_spill,
 )
 from mirage_kernels.generator.tiles.loads import vector_of, write_load
+from mirage_kernels.generator.tiles.operations import constant
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
 from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
 from mirage_kernels.generator.tiles.rows import index_arguments

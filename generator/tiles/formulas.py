@@ -10,29 +10,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.emit.cuda import TYPES
-from mirage_kernels.generator.emit.statements import OTHER_TYPES, vocabulary
+from mirage_kernels.generator.emit.statements import OTHER_TYPES
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import OPS, Axis, Dim, DType, Kind, parts_of
+from mirage_kernels.generator.ir import Axis, Dim, DType, parts_of
+from mirage_kernels.generator.tiles.operations import computed_in, constant, operation
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
 from mirage_kernels.generator.tiles.rows import behind_first_row, find_rows, row_of
 from mirage_kernels.generator.tiles.tensor_cores import COLUMNS
-from mirage_kernels.generator.tiles.vectors import at_once, has_uneven_rows, read_dims, widest
+from mirage_kernels.generator.tiles.vectors import (
+    at_once,
+    has_uneven_rows,
+    lies_anywhere,
+    read_dims,
+    widest,
+)
 
 CTYPES = {**TYPES, **OTHER_TYPES, DType.INT32: "int", DType.BOOL: "bool"}
-_ON_NUMBERS = {  # truth values are 1 and 0
-    "less": "{0} < {1} ? 1.0f : 0.0f",
-    "both": "{0} != 0.0f && {1} != 0.0f ? 1.0f : 0.0f",
-    "where": "{0} != 0.0f ? {1} : {2}",
-    "last": "{0}",
-}
-
-
-def constant(value: float) -> str:
-    """Return a number as a float of C++."""
-    if value in (float("inf"), -float("inf")):
-        return "INFINITY" if value > 0 else "-INFINITY"
-    return f"{float(value)!r}f"
 
 
 @dataclass(frozen=True)
@@ -178,18 +171,21 @@ class Formulas:
         single = value in p.single
         strides = {d.name: f"{tensor}_strides[{i}]" for i, d in enumerate(p.memory(value))}
         strides |= dict.fromkeys(set(type_.names) - {*strides}, "1")  # a vector of one element
-        aligned = "kAligned ? 1 : " if vector == last else ""
-        w.line(f"const int64_t stride = {'0' if single else f'{aligned}{strides[vector]}'};")
-        strides[last] = f"(kAligned ? 1 : {strides[last]})"
+        aligned, one = "false", ""
+        if not lies_anywhere(type_):
+            aligned, one = "kAligned", "kAligned ? 1 : "
+        beside = f"{one if vector == last else ''}{strides[vector]}"
+        w.line(f"const int64_t stride = {'0' if single else beside};")
+        strides[last] = f"({one}{strides[last]})"
         rows = p.indexed[value].dims if value in p.indexed else ()
         moves = {d: [t for t in x if t != "0"] for d, x in places.items() if d not in rows}
-        parts = [f"along<kAligned>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m]
+        parts = [f"along<{aligned}>({' + '.join(m)}, {strides[d]})" for d, m in moves.items() if m]
         if value in p.indexed:
             w.line(f"const int64_t row = {place.found.get(value) or row_of(self, value, place)};")
             parts.append(behind_first_row(p.indexed[value], strides))  # of no row: anywhere
         offset = " + ".join(parts) or "0"
         packed = p.packed_strides(value)
-        if packed:
+        if packed and one:
             near = " + ".join(f"({t}) * {packed[d]}" for d in places for t in places[d])
             offset = f"(kAligned ? {near} : {offset})"
         w.line(f"{pointer} = {tensor}{'' if single else f' + {offset}'};")
@@ -211,7 +207,7 @@ class Formulas:
         )
         wide = self.is_wide(value, vector, place.width) and place.width <= widest(p, [value])
         wide |= self._is_shifted(value, place)
-        return "kAligned" if vector == last and wide and not single else "false"
+        return aligned if vector == last and wide and not single else "false"
 
     def reads(self, value: str) -> list[str]:
         """Return the tensors in device memory that a formula reads in place."""
@@ -288,7 +284,7 @@ class Formulas:
             if p.is_leaf(name) and not (again and name in values):
                 texts[name] = "sum" if name == place.sums else self._leaf(name, place)
                 continue
-            text = self._operation(node.op, [texts[a] for a in node.args])
+            text = operation(node, [texts[a] for a in node.args])
             if node.op == "div" and varies and place.vector not in p.type(node.args[1]).names:
                 w.line(f"const float {name}_factor = tile::div(1.0f, {texts[node.args[1]]});")
                 text = f"({texts[node.args[0]]}) * {name}_factor"
@@ -297,7 +293,7 @@ class Formulas:
             if varies:
                 looped.append((name, text))
             else:
-                w.line(f"const float {name}_v = {text};")
+                w.line(f"const {self.kind(name)} {name}_v = {text};")
             texts[name] = f"{name}_v"
         self._keep(values, texts, looped, place)
         return [f"{value}_made" for value in values]
@@ -313,13 +309,13 @@ class Formulas:
         w = self.writer
         if not place.vector:
             for value in dict.fromkeys(values):
-                w.line(f"float {value}_made[1] = {{{texts[value]}}};")
+                w.line(f"{self.kind(value)} {value}_made[1] = {{{texts[value]}}};")
             return
         for value in dict.fromkeys(values):
-            w.line(f"float {value}_made[{place.width}];")
+            w.line(f"{self.kind(value)} {value}_made[{place.width}];")
         with w.block(f"for (int e = 0; e < {place.width}; ++e) {{"):
             for name, text in looped:
-                w.line(f"const float {name}_v = {text};")
+                w.line(f"const {self.kind(name)} {name}_v = {text};")
             for value in dict.fromkeys(values):
                 w.line(f"{value}_made[e] = {texts[value]};")
 
@@ -339,29 +335,26 @@ class Formulas:
             visit(value)
         return list(found)
 
-    def _operation(self, op: str, args: Sequence[str]) -> str:
-        if op in _ON_NUMBERS:
-            return _ON_NUMBERS[op].format(*args)
-        if OPS[op].kind is not Kind.ELEMENTWISE:
-            raise PlanError(f"no statement of a tile program computes {op!r}")
-        return f"{'general' if op == 'exp' else 'tile'}::{vocabulary(op)}({', '.join(args)})"
+    def kind(self, name: str) -> str:
+        """Return the type that a value is computed in."""
+        return computed_in(self.program.type(name).dtype)
 
     def _leaf(self, name: str, place: Place) -> str:
         """Write what reads a value at hand, and return its text: in the loop where it varies."""
         w, p = self.writer, self.program
         node, type_ = p.node(name), p.type(name)
         if node.op == "const":
-            return constant(node.value)
+            return constant(node.value, type_.dtype)
         if node.op == "size":
-            return f"float({self.extent(node.over)})"
+            return f"{self.kind(name)}({self.extent(node.over)})"
         if name in p.iotas or node.op == "iota":
             dim = type_.names[0] if type_.names else node.over
             more = " + e" if place.vector == dim else ""
-            return f"float({self.globally(name, dim, place.at[dim])}{more})"
+            return f"{self.kind(name)}({self.globally(name, dim, place.at[dim])}{more})"
         if name in p.held:
             return f"{name}_row"
         if not type_.dims:
-            return f"{name}[0]" if name in p.tiles else f"float(args.{name})"
+            return f"{name}[0]" if name in p.tiles else f"{self.kind(name)}(args.{name})"
         varies, count = self._varies(name, place), self.count(name, place)
         if name in place.taken and place.lies:
             return f"wide({name}_v, e)"
@@ -370,7 +363,7 @@ class Formulas:
             return f"wide({name}_v, e)"
         if name in place.taken:
             return f"wide(taken.{name}, {'e' if varies else 0})"
-        w.line(f"float {name}_v[{count}];")
+        w.line(f"{self.kind(name)} {name}_v[{count}];")
         if name in p.tiles:
             self._from_tile(name, place, count)
         else:

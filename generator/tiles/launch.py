@@ -32,7 +32,7 @@ from mirage_kernels.generator.tiles.horizontal import JointWriter
 from mirage_kernels.generator.tiles.horizontal import launches as launched_together
 from mirage_kernels.generator.tiles.program import BlockProgram
 from mirage_kernels.generator.tiles.statements import Rows, Store
-from mirage_kernels.generator.tiles.vectors import has_uneven_rows
+from mirage_kernels.generator.tiles.vectors import has_uneven_rows, lies_anywhere
 
 _PARAMETERS = (
     "void* const* tensors",
@@ -280,6 +280,7 @@ class Launcher:
             for v in bucket.made:
                 self._declare(w, v, "general::in_workspace", parts)
             values = [v for v in (*self.tensors, *bucket.made) if v.name not in self.broadcast]
+            values = [v for v in values if not lies_anywhere(v.type)]
             aligned = " && ".join(f"{v.name}_tensor.aligned" for v in values)
             w.line(f"const bool aligned = {aligned};")
             w.line("cudaError_t status = cudaSuccess;")

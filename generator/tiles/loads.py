@@ -10,7 +10,14 @@ from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place
 from mirage_kernels.generator.tiles.program import VECTOR_BYTES, BlockProgram, Tile
 from mirage_kernels.generator.tiles.rows import require_zeros
 from mirage_kernels.generator.tiles.statements import Load
-from mirage_kernels.generator.tiles.vectors import WIDTHS, at_once, is_shifted, tile_width, widest
+from mirage_kernels.generator.tiles.vectors import (
+    WIDTHS,
+    at_once,
+    is_shifted,
+    lies_anywhere,
+    tile_width,
+    widest,
+)
 
 
 def vector_of(program: BlockProgram, tile: Tile, values: Sequence[str] = ()) -> int:
@@ -46,8 +53,10 @@ def write_load(f: Formulas, s: Load, to: str) -> None:
 
 def _is_copied(p: BlockProgram, s: Load, width: int) -> bool:
     """Say whether vectors go to a tile as they are, 16 bytes at once."""
-    tile = p.tiles[s.value]
-    return tile.dtype is p.type(s.value).dtype and width * tile.dtype.bytes == VECTOR_BYTES
+    tile, own = p.tiles[s.value], p.type(s.value)
+    if lies_anywhere(own):
+        return False
+    return tile.dtype is own.dtype and width * tile.dtype.bytes == VECTOR_BYTES
 
 
 def _has_long_rows(f: Formulas, s: Load) -> bool:

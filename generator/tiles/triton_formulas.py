@@ -240,18 +240,21 @@ class Formulas:
         p = self.program
         node, type_ = p.node(name), p.type(name)
         if node.op == "const":
-            return number(node.value)
+            return f"{int(node.value)}" if type_.dtype is DType.INT32 else number(node.value)
         if node.op == "size":
-            return f"{node.over} * 1.0"
+            return node.over if type_.dtype is DType.INT32 else f"{node.over} * 1.0"
         if name in p.iotas or node.op == "iota":
             (dim,) = type_.names
-            return f"{self.index(name, dim, (dim,))}.to(tl.float32)"
+            kind = "tl.int32" if type_.dtype is DType.INT32 else "tl.float32"
+            return f"{self.index(name, dim, (dim,))}.to({kind})"
         if name in p.tiles:
-            return name if p.tiles[name].dtype is DType.FP32 else f"{name}.to(tl.float32)"
+            kept = p.tiles[name].dtype in (DType.FP32, DType.INT32)
+            return name if kept else f"{name}.to(tl.float32)"
         if type_.dims and name not in self.at_hand:
             self.assign(name, self.load(name))
             self.at_hand.add(name)
-        return f"{name}.to(tl.float32)" if type_.dims else name
+        whole = type_.dtype is DType.INT32
+        return f"{name}.to(tl.float32)" if type_.dims and not whole else name
 
     # -- lines -------------------------------------------------------------------------------------
 

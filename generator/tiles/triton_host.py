@@ -76,7 +76,7 @@ class Host:
         self.indexed = indexed  # by the name of an input or a result
         tensors = [n for n in graph.inputs if n.out.type.dims]
         real = (n for n in tensors if n.out.type.dtype.is_real)
-        self.first = next(n for n in real if not n.optional)
+        self.first = next(n for n in (*real, *tensors) if not n.optional)
         self.indices = index_tensors([*indexed.values()])
         self.into = [o for o in graph.outputs if o in indexed]
         self.tensors = [Given(n.name, self.memory(n.out), n.optional, n.grouped) for n in tensors]

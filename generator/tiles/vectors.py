@@ -162,12 +162,20 @@ def at_once(vector: int) -> int:
     return max(1, min(MOST_AT_ONCE, wanted // vector))
 
 
+def lies_anywhere(tensor: TensorType) -> bool:
+    """Say whether a tensor is read one by one: whole numbers, which are few, at any strides."""
+    return tensor.dtype is DType.INT32
+
+
 def has_uneven_rows(tensor: TensorType) -> bool:
     """Say whether the rows of a whole tensor are known to be no multiples of a vector.
 
-    Those of a mask of any length count as such: it is one byte for several of other tensors.
+    Those of a mask of any length count as such: it is one byte for several of other tensors. Whole
+    numbers do not: they are read one by one.
     """
     row = tensor.dims[-1:]
+    if lies_anywhere(tensor):
+        return False
     if len(tensor.dims) < 2 or row[0].dynamic:
         return len(tensor.dims) > 1 and tensor.dtype is DType.BOOL
     return row[0].size * tensor.dtype.bytes % VECTOR_BYTES != 0

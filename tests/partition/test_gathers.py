@@ -43,7 +43,7 @@ def of_an_outer_product(x: Tensor, index: Tensor, temperature: Tensor, few: Tens
 CHOSEN: dict[Callable[..., Tensor], list[str]] = {
     at_a_temperature: ["[gather]", "div, tanh, mul, div, logsumexp, div, tanh, mul, div, sub"],
     probability: ["[gather]", "logsumexp, sub, exp, to, mul"],
-    of_two: ["[gather]", "[rsub]", "[gather]", "logsumexp, sub, to, logsumexp, sub, to, sub"],
+    of_two: ["[gather]", "[gather]", "logsumexp, sub, to, logsumexp, sub, to, sub"],
     of_an_outer_product: ["mul, add, logsumexp", "[gather]", "sub, to"],
     along_rows: ["[remainder]", "[gather]", "logsumexp, sub, to"],
 }

@@ -341,11 +341,11 @@ def likelihood(x: Tensor, index: Tensor) -> Tensor:
 LOGITS: Given = {"x": drawn(6, 32), "index": numbers(6, below=32)}
 SINGLE: dict[Callable[..., Any], tuple[list[str], str]] = {
     router: (["linear", "softmax", "[topk]", "sum, div"], "kernels cannot be made of it"),
-    gathered: (["[gather]", "logsumexp, sub, mul"], "it takes unsqueeze of torch.int64"),
-    along: (["relu", "[take_along_dim]", "mul"], "it takes unsqueeze of torch.int64"),
-    entropy: (["tanh, mul", "[cross_entropy_loss]"], "it takes index of torch.int64"),
-    smoothed: (["[to]", "[cross_entropy_loss]"], "it takes index of torch.int64"),
-    likelihood: (["log_softmax", "[nll_loss_nd]"], "it takes index of torch.int64"),
+    gathered: (["[gather]", "logsumexp, sub, mul"], "kernels cannot be made of it"),
+    along: (["relu", "[take_along_dim]", "mul"], "kernels cannot be made of it"),
+    entropy: (["tanh, mul", "[cross_entropy_loss]"], "kernels cannot be made of it"),
+    smoothed: (["[to]", "[cross_entropy_loss]"], "kernels cannot be made of it"),
+    likelihood: (["log_softmax", "[nll_loss_nd]"], "kernels cannot be made of it"),
 }
 
 

@@ -333,17 +333,27 @@ def test_functions_of_numbers_are_numbers() -> None:
     require_same(program, halved, x=drawn(5, 96), y=drawn(5, 96))
 
 
-def test_what_is_expanded_is_cast_before() -> None:
+def test_a_mask_of_whole_numbers_is_expanded_and_cast_in_the_kernel() -> None:
     def pooled(x: Tensor, mask: Tensor) -> Tensor:
         weights = mask.unsqueeze(-1).expand(x.size()).float()
         return torch.sum(x * weights, 1) / torch.clamp(weights.sum(1), min=1e-9)
 
     given = {"x": drawn(3, 8, 32), "mask": numbers(3, 8, below=24) % 2}
     program = cut_given(pooled, given, ["x", "mask"])
-    assert ways(program)[0] == ["[to]", "mul, sum, sum, clamp, div"]
+    assert ways(program)[0] == ["mul, sum, sum, clamp, div"]
+    require_same(program, pooled, **given)
+
+
+def test_what_is_expanded_is_cast_before() -> None:
+    def scaled(x: Tensor, scale: Tensor) -> Tensor:
+        return torch.sum(x * scale.unsqueeze(-1).expand(x.size()).float(), 1)
+
+    given = {"x": drawn(3, 8, 32), "scale": numbers(3, 8, below=24).to(torch.int16)}
+    program = cut_given(scaled, given, ["x", "scale"])
+    assert ways(program)[0] == ["[to]", "mul, sum"]
     (cast,) = (s for s in program.ways[0].steps if s.get("call", "").startswith("aten.to"))
     assert cast["args"][0]["value"] == "unsqueeze"
-    require_same(program, pooled, **given)
+    require_same(program, scaled, **given)
 
 
 def test_a_linear_of_one_row_of_weights_is_a_product() -> None:

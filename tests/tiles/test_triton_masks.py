@@ -44,11 +44,28 @@ def sunk(
     return torch.ops.mirage_kernels.softmax_beside(scores, [rest], -1) @ v  # type: ignore[no-any-return]
 
 
-FUNCTIONS = {"decoded": (decoded, SHAPES), "added": (added, LONG), "sunk": (sunk, SHARED)}
+def of_lengths(
+    lengths: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> torch.Tensor:
+    scores = q @ k.transpose(-1, -2) * 0.25
+    away = lengths[:, None, None, None] - torch.arange(KEYS)  # above 0 where keys are seen
+    scores = scores - away.to(q.dtype) * 0.01
+    return torch.softmax(scores.masked_fill(away <= 0, -math.inf), -1) @ v
+
+
+COUNTED = {"lengths": (2,), **{n: shape for n, shape in LONG.items() if n != "mask"}}
+FUNCTIONS = {
+    "decoded": (decoded, SHAPES),
+    "added": (added, LONG),
+    "sunk": (sunk, SHARED),
+    "of_lengths": (of_lengths, COUNTED),
+}
 
 
 def example(name: str, shape: tuple[int, ...], device: str) -> torch.Tensor:
     drawn = torch.Generator().manual_seed(len(name))
+    if name == "lengths":
+        return torch.tensor([KEYS - 20, 0], device=device)
     made = torch.randn(shape, generator=drawn)
     return (made > 0 if name == "seen" else made.half()).to(device)
 
@@ -63,7 +80,7 @@ def main(name: str, path: str) -> None:
     given = {n: example(n, shape, "cpu") for n, shape in shapes.items()}
     if "seen" in given:
         given["seen"][1] = True
-    else:
+    elif "mask" in given:
         given["mask"][0, :200] = given["mask"][1] = -math.inf
     wanted = run(*(x.float() if x.is_floating_point() else x for x in given.values()))
     made = getattr(module, name)(**(given | {"q": given["q"].squeeze(2)}))  # its one row is no dim

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError, OneDimError
 from mirage_kernels.generator.frontend.positional.dims import LOOP, Scope, Tile
-from mirage_kernels.generator.frontend.positional.positions import chosen
+from mirage_kernels.generator.frontend.positional.positions import chosen, counted
 from mirage_kernels.generator.frontend.positional.views import (
     expand,
     expanded,
@@ -370,6 +370,7 @@ POSITIONAL: dict[str, Op] = {
     "expand": Op(1, expanded, expand, "dims of one element become longer"),
     "permute": Op(1, permuted, permute, "each dim has one place"),
     "where": Op(2, _broadcast, chosen, more=True),
+    "counted": Op(1, _broadcast, counted, more=True),
     "alike": Op(2, _broadcast, _alike),  # its first operand; dims are those of the second
     "rms_norm": Op(1, _broadcast, _rms_norm, over_dim=True),
     "reduction_max": Op(1, _shorter, _reduction_max, results=2, over_dim=True, block=True),

@@ -63,8 +63,7 @@ class Step:
 
     `dim` is the dim that a reduction shortens to `size` elements, the first one that a norm runs
     over, the one that concat joins, or the one that the loop cuts of a block's input (its fmap).
-    `conditions` are those of a choice by position; `holds` says of boolean tensors whether
-    their elements choose where they hold.
+    `conditions` are those of a choice by position and by elements of further operands.
     `maps` is the imap of a block's input or the omap of its output; `kind` the kind of an
     accumulation; `numbers` the constants of clamp, mul_scalar and number; `shape` the extents that
     a reshape or an expand makes, or the order that a permute puts dims in.
@@ -80,7 +79,6 @@ class Step:
     numbers: tuple[float, ...] = ()
     shape: Extents = ()
     conditions: tuple[Condition, ...] = ()
-    holds: tuple[bool, ...] = ()
     block: Program | None = None
 
 

@@ -57,7 +57,7 @@ def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
     if len(graph.blocks) != 1 or extra:
         names = ", ".join(n.name for n in (*graph.blocks, *extra))
         raise PlanError(f"{recipe}: attention is planned as one kernel, not as {names}")
-    require_own_type(recipe, graph)
+    require_own_type(recipe, graph, (DType.INT32,))
     (node,) = graph.blocks
     if len(node.outs) != 1:
         raise PlanError(f"{recipe}: {node.name} stores several results, this plan takes one")

@@ -69,7 +69,7 @@ def _gqa(
             other=0,
         )
         k_product = tl.dot(q_tile, k_tile)
-        mask = step_l.to(tl.float32) < seq_lens_tile.to(tl.float32)
+        mask = step_l.to(tl.int32) < seq_lens_tile
         scaled_k_product = scale * k_product
         seen_scaled_k_product = tl.where(mask[None, :], scaled_k_product, float("-inf"))
         step_terms = tl.where(step_l[None, :] < L, seen_scaled_k_product, -3.4028234663852886e38)

@@ -78,7 +78,7 @@ def _mla_decode(
         )
         k_rope_product = tl.dot(q_rope_tile, k_rope_tile)
         latent_product = tl.dot(q_latent_tile, latent_tile)
-        mask = step_l.to(tl.float32) < seq_lens_tile.to(tl.float32)
+        mask = step_l.to(tl.int32) < seq_lens_tile
         latent_product_plus_k_rope_product = latent_product + k_rope_product
         scaled_latent_product_plus_k_rope_product = scale * latent_product_plus_k_rope_product
         seen_scaled_latent_product_plus_k_rope_product = tl.where(

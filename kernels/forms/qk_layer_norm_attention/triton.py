@@ -132,7 +132,7 @@ def _qk_layer_norm_attention(
         scaled_scaled_normed_q_minus_mean_q_plus_product = tl.dot(
             scaled_scaled_normed_q_minus_mean_q_plus, scaled_normed_k_minus_mean_k_plus
         )
-        mask = step_l.to(tl.float32) < seq_lens_tile.to(tl.float32)
+        mask = step_l.to(tl.int32) < seq_lens_tile
         seen_scaled_scaled_normed_q_minus_mean_q_plus_product = tl.where(
             mask[None, :], scaled_scaled_normed_q_minus_mean_q_plus_product, float("-inf")
         )

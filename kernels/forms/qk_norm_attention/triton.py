@@ -98,7 +98,7 @@ def _qk_norm_attention(
         mean_k_squared_plus_eps = eps + mean_k_squared
         root_2 = tl.sqrt(mean_k_squared_plus_eps)
         normed_root_2 = scale / root_2
-        mask = step_l.to(tl.float32) < seq_lens_tile.to(tl.float32)
+        mask = step_l.to(tl.int32) < seq_lens_tile
         scaled_normed_scaled_q_product = normed_scaled_q_product * normed_root_2[None, :]
         seen_scaled_normed_scaled_q_product = tl.where(
             mask[None, :], scaled_normed_scaled_q_product, float("-inf")

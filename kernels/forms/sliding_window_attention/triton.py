@@ -77,13 +77,13 @@ def _sliding_window_attention(
         )
         k_product_step = tl.dot(tl.reshape(q_tile, (BLOCK_T * BLOCK_G, ALL_D)), k_tile)
         k_product = tl.reshape(k_product_step, (BLOCK_T, BLOCK_G, STEP_L))
-        int_1_minus_int_size_T = 1.0 - (T * 1.0)
-        int_1_minus_int_size_T_plus = seq_lens_tile.to(tl.float32) + int_1_minus_int_size_T
-        int_1_minus_int_size_T_plus_plus = offs_t.to(tl.float32) + int_1_minus_int_size_T_plus
-        mask = step_l.to(tl.float32)[None, :] < int_1_minus_int_size_T_plus_plus[:, None]
-        seq_lens_minus_int_size_T = seq_lens_tile.to(tl.float32) - (T * 1.0)
-        seq_lens_minus_int_size_T_plus = offs_t.to(tl.float32) + seq_lens_minus_int_size_T
-        position_L_plus_window = window + step_l.to(tl.float32)
+        int_1_minus_int_size_T = 1 - T
+        int_1_minus_int_size_T_plus = seq_lens_tile + int_1_minus_int_size_T
+        int_1_minus_int_size_T_plus_plus = offs_t.to(tl.int32) + int_1_minus_int_size_T_plus
+        mask = step_l.to(tl.int32)[None, :] < int_1_minus_int_size_T_plus_plus[:, None]
+        seq_lens_minus_int_size_T = seq_lens_tile - T
+        seq_lens_minus_int_size_T_plus = offs_t.to(tl.int32) + seq_lens_minus_int_size_T
+        position_L_plus_window = window + step_l.to(tl.int32)
         mask_2 = seq_lens_minus_int_size_T_plus[:, None] < position_L_plus_window[None, :]
         mask_3 = mask & mask_2
         scaled_k_product = scale * k_product
