@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from programs import Size, layers, program, quantized  # noqa: F401  (layers, quantized register)
+from programs import Size, counted, layers, program, quantized  # noqa: F401  (they register)
 
 FEW, MANY, SMALL = (1, 64), (4096,), (64,)
 K, HEADS, DIM, STATE, VOCABULARY = 4096, 32, 128, 16, 128256

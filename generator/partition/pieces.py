@@ -291,7 +291,7 @@ class _Pieces:
             node = todo.pop(0)
             users = [*node.users]  # none of one that was erased
             join = join_of(node) if users else None
-            if join and all(self.is_movable(u, join) for u in users):
+            if join and all(self.is_movable(u, join.node, join.at) for u in users):
                 todo += [self.moved(join, user) for user in users]
         for cat in filter(is_cat, self.graph.nodes):
             self.flatten(cat)
@@ -305,12 +305,17 @@ class _Pieces:
             given += x.args[0] if same else [x]
         cat.update_arg(0, given)
 
-    def is_movable(self, user: Node, join: Join) -> bool:
-        """Say whether a user of a join may be computed piece by piece."""
-        if not is_elementwise(user) or self.region[user] != self.region[join.node]:
+    def is_movable(self, user: Node, joined: Node, at: int) -> bool:
+        """Say whether a user of what is joined may be computed piece by piece, or a view for it."""
+        inserts = user.op == "call_function" and operator_of(user) == "unsqueeze"
+        if not (inserts or is_elementwise(user)) or self.region[user] != self.region[joined]:
             return False
-        shape, at = shape_of(user), join.at
-        return len(shape) >= -at and shape[at] == shape_of(join.node)[at]
+        shape = shape_of(user)
+        whole = len(shape) >= -at and shape[at] == shape_of(joined)[at]
+        if not inserts:
+            return whole
+        before = user.args[1] % len(shape) < len(shape) + at
+        return whole and before and all(self.is_movable(u, user, at) for u in user.users)
 
     def moved(self, join: Join, user: Node) -> Node:
         """Return the join of what a user computes of each piece, in the place of the user."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cutting import Given, cut_given, drawn, really_made, require_same, ways
+from cutting import Given, cut_given, drawn, really_made, require_same, rotated, ways
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -158,6 +158,22 @@ def test_attention_sees_as_many_keys_as_a_length_says(run: Callable[..., Any]) -
     assert [len(way) for way in ways(program)] == [1]
     assert "[" not in ways(program)[0][0]
     require_same(program, run, **HEADS)
+
+
+def rope(q: Tensor, k: Tensor, frequencies: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    angles = positions[:, None].float() * frequencies
+    both = torch.cat((angles, angles), -1)[:, None]
+    cos, sin = both.cos().to(q.dtype), both.sin().to(q.dtype)
+    return rotated(q, cos, sin), rotated(k, cos, sin)
+
+
+def test_angles_of_positions_are_no_cat_of_pytorch_s() -> None:
+    given = {"q": drawn(6, 4, 16), "k": drawn(6, 2, 16), "frequencies": drawn(8).float().exp()}
+    given["positions"] = LENGTHS
+    program = cut_given(rope, given)
+    assert ways(program)[0][0] == "mul, cos, cos, to, to, sin, sin, to, to"
+    assert [len(way) for way in ways(program)] == [2]
+    require_same(program, rope, **given)
 
 
 # -- what is PyTorch's -----------------------------------------------------------------------------
