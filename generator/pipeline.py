@@ -207,10 +207,10 @@ def searched(
 
 def goal_of(request: Request, spec: Graph) -> Goal:
     """Return what a search's programs are lowered for at a shape."""
-    if request.recipe.independent:  # of one of the programs; no result of them is wide
+    if request.recipe.independent:  # of one of the programs, of which all store the same type
         return whole_goal(spec, request.dtype)
     result = output_type(request.recipe, request.shape, request.dtype)
-    return Goal(spec, result, request.dtype, {}, request.recipe.wide)
+    return Goal(spec, result, request.dtype, {}, request.recipe.stores)
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,8 @@ class Recipe:
     subtract it. `scalars` gives the values that run-time scalars take in tests and measurements.
     `also` names results beside the output, which the program returns behind it; where it is
     computed from them they are stored on the way. Weights that are `stacked` may also come as
-    slices of stacks, of which every token has its own. Results that are `wide` are stored in fp32,
-    not in the kernel's own type: `output`, or some of `also`. `strided` says that tensors lie apart
+    slices of stacks, of which every token has its own. `stores` gives the types of results that are
+    not of the kernel's own: of `output`, or some of `also`. `strided` says that tensors lie apart
     in memory: only schedules that take any strides serve then; so do tensors that are `indexed`.
     Of several programs that share nothing but inputs, and that one launch is to run, `independent`
     says how many results each has.
@@ -119,7 +119,7 @@ class Recipe:
     optional: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
     stacked: tuple[str, ...] = ()
-    wide: tuple[str, ...] = ()
+    stores: Mapping[str, DType] = field(default_factory=dict)
     strided: bool = False
     indexed: tuple[Indexed, ...] = ()
     independent: tuple[int, ...] = ()
@@ -156,7 +156,7 @@ class Recipe:
 
     def stored(self, dtype: DType) -> tuple[DType, ...]:
         """Return the element type of every result, the output's first, in a kernel of a type."""
-        return tuple(DType.FP32 if n in self.wide else dtype for n in ("output", *self.also))
+        return tuple(self.stores.get(n, dtype) for n in ("output", *self.also))
 
     def reference_results(self, *inputs: object) -> tuple[torch.Tensor, ...]:
         """Return what the reference computes, one result or several."""

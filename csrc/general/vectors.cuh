@@ -267,6 +267,19 @@ __device__ Vector<T, kWidth> shifted(const Uneven<T, kWidth>& words) {
   return made.vector;
 }
 
+// A number as a tensor has it: of 8 bits as PyTorch rounds, what is too large for fp8 is NaN.
+template <class T>
+__device__ T stored(float value) {
+  if constexpr (std::is_same_v<T, __nv_fp8_e4m3> || std::is_same_v<T, __nv_fp8_e5m2>) {
+    constexpr auto kKind = std::is_same_v<T, __nv_fp8_e4m3> ? __NV_E4M3 : __NV_E5M2;
+    T made;
+    made.__x = __nv_cvt_float_to_fp8(value, __NV_NOSAT, kKind);
+    return made;
+  } else {
+    return T(value);
+  }
+}
+
 // Rounded elements as a vector.
 template <class T, int kWidth>
 __device__ Vector<T, kWidth> narrowed(const float (&from)[kWidth]) {
@@ -278,7 +291,7 @@ __device__ Vector<T, kWidth> narrowed(const float (&from)[kWidth]) {
           tile::from_floats<T>(make_float2(from[i], from[i + 1]));
   } else {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) made.of[i] = T(from[i]);
+    for (int i = 0; i < kWidth; ++i) made.of[i] = stored<T>(from[i]);
   }
   return made;
 }
@@ -317,7 +330,7 @@ __device__ void write_within(T* to, int64_t stride, int64_t left, const float (&
   }
 #pragma unroll
   for (int i = 0; i < kWidth; ++i)
-    if (i < left) to[i * stride] = T(from[i]);
+    if (i < left) to[i * stride] = stored<T>(from[i]);
 }
 
 }  // namespace mirage::general

@@ -14,11 +14,21 @@ from msgspec import Meta, ValidationError, convert
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.inner_exps import with_inner_exps
 from mirage_kernels.generator.frontend.symbolic import Tensor, spec_of
-from mirage_kernels.generator.ir import OPS, Graph, Kind, TensorType, Value, check, expression
+from mirage_kernels.generator.ir import (
+    OPS,
+    DType,
+    Graph,
+    Kind,
+    TensorType,
+    Value,
+    check,
+    expression,
+)
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.recipe import Recipe
 
+STORED = (DType.FP32, DType.INT8, DType.FP8_E4M3, DType.FP8_E5M2)  # beside the kernel's own
 SHAPE_EXAMPLE = 'shape("my model", K=4096, N=6144)'
 # What each argument of @recipe is, and how it is written.
 _KINDS: dict[str, tuple[object, str]] = {
@@ -31,7 +41,7 @@ _KINDS: dict[str, tuple[object, str]] = {
     "ranges": (dict[str, str], '{"seq_lens": "T..L"}'),
     "optional": (tuple[str, ...], '("bias",), with its comma'),
     "stacked": (tuple[str, ...], '("lora_a", "lora_b")'),
-    "wide": (tuple[str, ...], '("output",), with its comma'),
+    "stores": (dict[str, DType], '{"output": "fp32"}'),
     "tolerance": (Annotated[float, Meta(gt=0)], "1.1"),
 }
 
@@ -82,21 +92,30 @@ def _mistakes(recipe: Recipe) -> Iterator[tuple[str, str]]:
     for dim in (d for d in recipe.dynamic if d not in dims):
         hint = f"dims of its inputs: {', '.join(dims)}"
         yield f"recipe {recipe.name} has no input with its dynamic dim {dim}", hint
+    yield from _unknown(recipe)
+    for name, value in (*recipe.scalars.items(), ("tolerance", recipe.tolerance)):
+        if not math.isfinite(value):
+            yield f"{name} {own} cannot be {value!r}", "write a number such as 1.1"
+
+
+def _unknown(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Yield names of inputs, results, dims and types that there are none of."""
+    own, inputs = f"of recipe {recipe.name}", recipe.inputs
     numbers = [name for name, text in inputs.items() if not dims_of(text)]
     named: dict[str, tuple[str, Collection[str]]] = {
         "scalars": ("inputs without dims", numbers),
         "ranges": ("inputs", inputs),
         "optional": ("inputs", inputs),
-        "wide": ("results", ("output", *recipe.also)),
+        "stores": ("results", ("output", *recipe.also)),
         "typical": ("dynamic dims", recipe.dynamic),
     }
     for what, (kind, known) in named.items():
         for name in (n for n in getattr(recipe, what) if n not in known):
             sentence = f"{what} {own} names {name}, which is none of its {kind}"
             yield sentence, f"there are: {', '.join(known) or 'none'}"
-    for name, value in (*recipe.scalars.items(), ("tolerance", recipe.tolerance)):
-        if not math.isfinite(value):
-            yield f"{name} {own} cannot be {value!r}", "write a number such as 1.1"
+    for name, type_ in ((n, t) for n, t in recipe.stores.items() if t not in STORED):
+        hint = f"it may be {', '.join(t.value for t in STORED)}"
+        yield f"{name} {own} cannot be stored as {type_.value}", hint
 
 
 def _wrong_names(recipe: Recipe, dims: list[str]) -> Iterator[tuple[str, str]]:

@@ -7,13 +7,13 @@ import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mirage_kernels.generator.frontend.export import CASTS as CASTS
 from mirage_kernels.generator.frontend.export import VIEWS, operator_of
 
 if TYPE_CHECKING:
     import torch
 
 Node = Any  # torch.fx.Node
-CASTS = frozenset(("to", "_to_copy"))
 
 
 def is_op(node: Node, *ops: str) -> bool:

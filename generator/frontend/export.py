@@ -49,6 +49,7 @@ view reshape _unsafe_view permute transpose swapaxes swapdims t numpy_T mT mH ad
 unsqueeze expand expand_as flatten unflatten alias detach slice select narrow split chunk getitem
 view_as_real
 """
+CASTS = frozenset(("to", "_to_copy"))
 VIEWS = frozenset(_VIEWS.split())  # operators that only look at their operand in another way
 BRANCHES = "it takes tensors by keyword and returns tensors; branches may not depend on values"
 RETURNED = "a program returns tensors, or None, beside what it writes over"
@@ -232,11 +233,22 @@ def applied(program: Program, node: Any, found: Mapping[Any, Any]) -> Any:
 
 
 def _has_form(dtype: torch.dtype, own: str) -> bool:
-    """Say whether kernels have values of a type that an operator makes; of 8 bits they have views.
+    """Say whether kernels have values of a type that an operator makes, and store it.
 
     What is rounded to 8 bits is another number, and kernels round what they store alone.
     """
-    return own in VIEWS if has_eight_bits(dtype) else dtype.is_floating_point
+    import torch
+
+    if has_eight_bits(dtype):
+        return own in VIEWS or (own in CASTS and dtype is not torch.uint8)
+    return dtype.is_floating_point
+
+
+def rounds(node: Any) -> bool:
+    """Say whether a node rounds to 8 bits: what a kernel stores, and none computes with."""
+    value = node.meta.get("val")
+    casts = node.op == "call_function" and operator_of(node) in CASTS
+    return casts and hasattr(value, "dtype") and has_eight_bits(value.dtype)
 
 
 def has_eight_bits(dtype: torch.dtype) -> bool:

@@ -313,7 +313,7 @@ def _recipe(name: str, function: TracedFunction, *, is_part: bool) -> Recipe:
         dynamic=dict.fromkeys(traced.dynamic, BOUND),
         ranges={n: ranges[inputs[n].name] for n in texts if inputs[n].name in ranges},
         reference=function,
-        wide=tuple(f"result_{i}" if i else "output" for i in traced.wide),
+        stores={f"result_{i}" if i else "output": type_ for i, type_ in traced.stores.items()},
         strided=traced.strided,
         indexed=traced.indexed,
         grouped=function.grouped,

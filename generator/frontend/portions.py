@@ -11,7 +11,8 @@ from typing import Any
 
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.dim_names import Dynamic, names_of, renamed, shared_dims
-from mirage_kernels.generator.frontend.export import applied, dtype_of, input_of
+from mirage_kernels.generator.frontend.editing import is_view
+from mirage_kernels.generator.frontend.export import applied, dtype_of, input_of, rounds
 from mirage_kernels.generator.frontend.masks import is_positional, shown
 from mirage_kernels.generator.frontend.merging import (
     are_rows,
@@ -54,7 +55,7 @@ class Portion:
     shapes: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)  # of inputs side by side
     strides: Mapping[Any, Strides] = field(default_factory=dict)  # of others and of results
     indexed: Mapping[Any, Rows] = field(default_factory=dict)  # inputs and results
-    wide: Collection[Any] = ()  # results that are stored in fp32
+    stores: Mapping[Any, DType] = field(default_factory=dict)  # types of results of others
     one_dim: bool = False  # dynamic dims of one name are one dim, whether they meet or not
     by_rows: bool = False  # rows that dims number become one dynamic dim, where there are some
     grouped: bool = True  # scales of groups of weights are read so, where that can be
@@ -75,7 +76,7 @@ class Traced:
     shapes: tuple[tuple[int | tuple[str, int], ...], ...]
     strided: bool = False  # something lies apart in memory that fast schedules take side by side
     indexed: tuple[Indexed, ...] = ()
-    wide: tuple[int, ...] = ()  # numbers of results
+    stores: Mapping[int, DType] = field(default_factory=dict)  # by the number of a result
 
     @property
     def graph(self) -> Graph:
@@ -115,7 +116,7 @@ def traced(portion: Portion, dynamic: Dynamic) -> Traced:
     gaps = [{new.get(dim, dim) for dim in own} for own in gaps]
     if portion.grouped and not (strided or portion.indexed):
         lowered = grouped(lowered, {*named, *chain(*gaps)})
-    if portion.by_rows and not (portion.indexed or portion.wide or DType.BOOL in dtypes):
+    if portion.by_rows and not (portion.indexed or portion.stores or DType.BOOL in dtypes):
         lowered, named = with_rows(lowered, {*chain(*gaps)}, named)
     shapes = tuple(
         tuple(_sizes(lowered, named, layout, tensor.dims, dynamic.get(name, {})))
@@ -132,9 +133,10 @@ def traced(portion: Portion, dynamic: Dynamic) -> Traced:
     lowered = merged(without_ones(lowered, {*named, *apart, *_whole(lowered)}), named, apart)
     called = (*names, *(f"{RESULT}{i}" for i in range(len(portion.results))))
     indexed = indexed_of(zip(called, rows, _layouts(lowered), strict=True))
-    wide = tuple(i for i, node in enumerate(portion.results) if node in portion.wide)
+    results = enumerate(portion.results)
+    stores = {i: portion.stores[node] for i, node in results if node in portion.stores}
     strided = strided or bool(indexed)
-    return Traced(lowered, names, tuple(dtypes), named, shapes, strided, indexed, wide)
+    return Traced(lowered, names, tuple(dtypes), named, shapes, strided, indexed, stores)
 
 
 def _with_whole(
@@ -203,7 +205,15 @@ def _apply(portion: Portion, program: Program, found: Found) -> None:
             found[node] = applied(program, node, found)
         except GraphError as error:
             raise RecipeError(f"{portion.where(node)}: {error.sentence}", error.hint) from error
-    results = [shown(Steps(program), found[r]) for r in portion.results]
+        if rounds(node) and any(u in portion.nodes and not is_view(u) for u in node.users):
+            raise RecipeError(
+                f"{portion.where(node)}: it rounds to 8 bits what the kernel computes with",
+                "kernels round what they store alone",
+            )
+    results = list[Any]()
+    for node in portion.results:
+        made = shown(Steps(program), found[node])
+        results.append(Steps(program)("mul", made, 1.0) if made in results else made)
     if is_positional(results):
         raise RecipeError(f"{portion.name} returns positions or a mask", "kernels make numbers")
     program.results.extend(results)

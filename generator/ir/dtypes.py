@@ -30,7 +30,7 @@ class DType(Enum):
 
 
 STORAGE_DTYPES = (DType.FP16, DType.BF16)
-# Of inputs alone, as quantized weights: real numbers, each of which fp16 and bf16 hold.
+# Real numbers, each of which fp16 and bf16 hold: of quantized weights, and of results but uint8.
 EIGHT_BITS = (DType.INT8, DType.UINT8, DType.FP8_E4M3, DType.FP8_E5M2)
 
 

@@ -15,7 +15,7 @@ from enum import Enum
 from math import prod
 
 from mirage_kernels.generator.frontend.editing import CASTS, is_view, mutates
-from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.frontend.export import operator_of, rounds
 from mirage_kernels.generator.frontend.steps import MOST_CENTRED
 from mirage_kernels.generator.partition.attention import attention_of
 from mirage_kernels.generator.partition.pieces import is_join, is_turned, shape_of
@@ -25,6 +25,7 @@ from mirage_kernels.generator.partition.products import (
     factors,
     free_extents,
     is_quantized,
+    is_rounded,
     may_be_general,
 )
 from mirage_kernels.generator.partition.reductions import CENTRED, first_of, may_sum, reduces
@@ -188,10 +189,14 @@ class Grouping:
     def _ended(self, node: Node, group: Group) -> bool:
         """Say whether a group stores what a node takes of it: a sum has no second result."""
         own = [a for a in node.all_input_nodes if self.of.get(self.seen(a)) is group]
+        if any(rounds(self.seen(a)) for a in own) or (
+            rounds(node) and group.kind is not Kind.CHAIN
+        ):
+            return True
         if group.kind is Kind.CHAIN and not group.reductions:
             return False
         turned = group.kind is Kind.CHAIN and any(is_turned(a, node) for a in own)
-        return turned or any(self._stored(self.seen(a)) for a in own)
+        return turned or (any(self._stored(self.seen(a)) for a in own) and not is_rounded(node))
 
     def _stored(self, node: Node) -> bool:
         """Say whether the function returns a value, or PyTorch takes it."""
@@ -299,6 +304,7 @@ class Grouping:
             products = 1 if into.siblings else len(into.products)
             free &= sums * products <= MOST_IN_FRONT
             free &= may_be_general([*group.nodes, *into.nodes])
+            free &= not any(map(rounds, group.nodes))
             if group.reductions <= most and free and self._room(into, group.nodes):
                 self._merge(group, into)
 

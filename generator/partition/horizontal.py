@@ -134,7 +134,7 @@ def is_light(part: Part) -> bool:
         return False
     try:
         made = part.recipe("part")
-        return made.strided and not made.wide
+        return made.strided and not made.stores
     except (GraphError, RecipeError):
         return False
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.editing import is_view
-from mirage_kernels.generator.frontend.export import operator_of
+from mirage_kernels.generator.frontend.export import dtype_of, operator_of, rounds
 from mirage_kernels.generator.frontend.from_torch import (
     ROWS,
     TracedFunction,
@@ -16,7 +16,7 @@ from mirage_kernels.generator.frontend.from_torch import (
 )
 from mirage_kernels.generator.frontend.portions import Portion, Traced
 from mirage_kernels.generator.frontend.positional.lower import Layout, flat
-from mirage_kernels.generator.ir import index_tensors
+from mirage_kernels.generator.ir import DType, index_tensors
 from mirage_kernels.generator.ir.indexed import RESULT
 from mirage_kernels.generator.partition.extents import Size, dim_name, kernel_extents, singly
 from mirage_kernels.generator.partition.groups import FEW, Kind
@@ -164,7 +164,7 @@ class Part:
                 {own(n): shape for n in self.inputs if (shape := self.stored(n, own))},
                 {own(n): strides for n, strides in self.strides(own)},
                 {own(n): access.rows(self.trace, *self.addressed(n, own)) for n, access in rows},
-                wide=[own(n) for n in self.results if is_wide(self.trace, n, self.nodes)],
+                stores={own(n): t for n in self.results if (t := self.stores(n))},
                 one_dim=bool(self.members),
                 by_rows=by_rows,
             )
@@ -177,6 +177,12 @@ class Part:
         counts = tuple(len(m.results) for m in self.members)
         apart = made.apart and replace(made.apart, independent=counts, broadcast=broadcast)
         return replace(made, independent=counts, broadcast=broadcast, apart=apart)
+
+    def stores(self, node: Node) -> DType | None:
+        """Return the type of a result that is not of the kernel's own."""
+        if is_wide(self.trace, node, self.nodes):
+            return DType.FP32
+        return dtype_of(node.meta["val"], node.name) if rounds(node) else None
 
     def stored(self, node: Node, own: Callable[[Node], Node]) -> tuple[int, ...]:
         """Return the extents of an input that lies side by side: one that a kernel stored.

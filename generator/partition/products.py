@@ -7,8 +7,9 @@ from math import prod
 
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.editing import CASTS, is_view, upstream
-from mirage_kernels.generator.frontend.export import has_eight_bits, operator_of
+from mirage_kernels.generator.frontend.export import has_eight_bits, operator_of, rounds
 from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.partition.pieces import is_elementwise
 from mirage_kernels.generator.partition.rewriting import PRODUCTS, TURNS
 from mirage_kernels.generator.partition.trace import Node, Trace
 from mirage_kernels.generator.recipe import Recipe
@@ -47,6 +48,19 @@ def free_extents(node: Node) -> tuple[int, int]:
     columns = b[-1] if len(b) > 1 else 1
     rows = prod(a[:-1]) if len(b) <= 2 else a[-2] if len(a) > 1 else 1
     return rows, columns
+
+
+def is_rounded(node: Node) -> bool:
+    """Say whether a value goes to be rounded to 8 bits, element by element, and nowhere else.
+
+    Kernels store the scale that it has, or what is rounded, beside it.
+    """
+    while is_elementwise(node) and not rounds(node):
+        (user, *others) = node.users or (None,)
+        if user is None or others:
+            return False
+        node = user
+    return rounds(node)
 
 
 def is_wide(trace: Trace, result: Node, nodes: Sequence[Node]) -> bool:

@@ -30,6 +30,7 @@ from mirage_kernels.generator.frontend.export import (
     operator_of,
     place_of,
     returned_by,
+    rounds,
 )
 from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
 from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
@@ -216,7 +217,7 @@ class Trace:
                 for n in written_by(node):
                     if (n in reasons and mutates(n)) or self._is_shown(n, node):
                         raise GraphError("it writes over what others look at")
-                found[node] = applied(program, node, found)
+                found[node] = self._made(program, node, found)
             except (GraphError, RecipeError) as error:
                 reasons[node] = error.sentence
                 if node.target is operator.getitem and not is_view(node.args[0]):
@@ -307,6 +308,11 @@ class Trace:
     def is_free(self, node: Node) -> bool:
         """Say whether a node computes nothing: a view, or what a kernel makes where it is used."""
         return is_view(node) or node in self.repeated or node in self.twins
+
+    def _made(self, program: Program, node: Node, found: Mapping[Node, Any]) -> Any:
+        """Return what a node is to kernels; of what it rounds to 8 bits, what they store."""
+        made = applied(program, node, found)
+        return self._input(program, node) if rounds(node) else made
 
     @staticmethod
     def _input(program: Program, node: Node) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
+from mirage_kernels.generator.ir.dtypes import EIGHT_BITS, STORAGE_DTYPES
 from mirage_kernels.generator.plan.program import Do, TileProgram
 
 CHUNK_DEPTH = 32  # elements of a row that a block's lanes have at once
@@ -15,9 +15,10 @@ _INPUTS = (Do.LOAD, Do.FETCH, Do.READ)  # what takes elements of inputs
 
 def require_own_type(recipe: str, graph: Graph, taken: Collection[DType] = ()) -> None:
     """Raise PlanError for tensors of types that are neither the kernel's own nor `taken`."""
-    wide = [name for name in graph.outputs if graph.values[name].type.dtype is DType.FP32]
-    if wide:
-        raise PlanError(f"{recipe}: only general kernels store fp32, as {wide[0]} is")
+    for name in graph.outputs:
+        stored = graph.values[name].type.dtype
+        if stored not in STORAGE_DTYPES:
+            raise PlanError(f"{recipe}: only general kernels store {stored.value}, as {name} is")
     others = {DType.FP32, DType.INT32, *EIGHT_BITS} - {*taken}
     for node in graph.inputs:
         if node.out.type.dims and node.out.type.dtype in others:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.ir import OPS, Graph, Kind, Node
+from mirage_kernels.generator.ir import OPS, Graph, Kind, Node, ops_of_kind
 
 SOURCES = ("input", "const", "size", "iota")
 
@@ -39,11 +39,16 @@ def folded(spec: Graph, long: Collection[str]) -> Graph:
 
 
 def beside(spec: Graph, long: Collection[str]) -> Graph:
-    """Return the spec of the output alone, with results beside it that it needs as inputs."""
+    """Return the spec of the output alone, with results beside it that it needs as inputs.
+
+    Not if it sums nothing then: a block that scales a row holds the row that its scale is made of.
+    """
     output, *also = spec.outputs
     needed = _leading_to(spec, [output])
     alone = replace(spec, outputs=(output,))
-    return _cut(alone, [name for name in also if name in needed]) if also else spec
+    made = _cut(alone, [name for name in also if name in needed]) if also else spec
+    sums = ops_of_kind(Kind.REDUCE, Kind.CONTRACT)
+    return made if made.of(*sums) or not alone.of(*sums) else _cut(alone, ())
 
 
 def shifted(spec: Graph, long: Collection[str]) -> Graph:

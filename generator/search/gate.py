@@ -27,15 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.errors import VerifyError
-from mirage_kernels.generator.ir import (
-    DType,
-    Graph,
-    Json,
-    Value,
-    parts_of,
-    retile,
-    with_precision,
-)
+from mirage_kernels.generator.ir import DType, Graph, Json, Value, parts_of, retile, with_precision
+from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
 from mirage_kernels.generator.meaning.arrays import (
     Array,
     Bools,
@@ -81,6 +74,7 @@ STALE = Distribution("stale", 1.0, garbage=1e4, length_share=1 / 8)
 ROUNDINGS = 8
 EPSILON = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
 ORDER = ROUNDINGS * 2.0**-24  # error up to which fp32 results differ by the order of sums alone
+COARSE = EPSILON[DType.BF16]  # and those of 8 bits, where a number near the middle of two is either
 
 SAME = 1e-9  # relative difference of float64 results up to which they are the same
 
@@ -214,16 +208,18 @@ class Gate:
 
     def measure(self, candidate: Graph) -> tuple[Measured, ...]:
         """Return the candidate's errors; raise VerifyError when one is beyond the tolerance."""
-        require_storage(self.spec, candidate, self.recipe.stored(self.dtype))
+        stored = self.recipe.stored(self.dtype)
+        require_storage(self.spec, candidate, stored)
         cut, storage = retile(candidate, self.tiles()), array_reading(STORAGE, self.sizes())
         found = []
         for reference in self.references:
             made = results(cut, reference.inputs, storage)
             for name, wanted in reference.wanted.items():
-                found.append([self._judged(name, *each) for each in zip(made, wanted, strict=True)])
+                every = zip(made, wanted, stored, strict=True)
+                found.append([self._judged(name, *each) for each in every])
         return tuple(judged[0] for judged in found)
 
-    def _judged(self, name: str, made: Array, wanted: Wanted) -> Measured:
+    def _judged(self, name: str, made: Array, wanted: Wanted, stored: DType) -> Measured:
         where, exact, at = f"on the distribution {name!r}", wanted.exact, wanted.at
         finite = wanted.finite & at
         if finite.any() and (finite != at).any():  # the unfused program overflows at other places
@@ -237,7 +233,8 @@ class Gate:
                     f"the unfused program's {wanted.unfused_there:.2e}"
                 )
         error, beyond = relative_error(made, exact, at=at), ""
-        if not error <= max(ORDER, self.recipe.tolerance * wanted.unfused):
+        order = COARSE if stored in EIGHT_BITS else ORDER
+        if not error <= max(order, self.recipe.tolerance * wanted.unfused):
             beyond = f"{self.recipe.tolerance:g} times the unfused program's {wanted.unfused:.2e}"
         elif ROUNDINGS * wanted.rounded < error < np.inf and error > wanted.roundings:
             beyond = f"{ROUNDINGS} times that of a rounding, {wanted.rounded:.2e}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir import (
@@ -47,14 +47,14 @@ from mirage_kernels.generator.search.sketch import (
 class Goal:
     """What a muGraph is lowered for: the spec, its result in device memory, storage, tiles.
 
-    `wide` are results beside it that are stored in fp32.
+    `stores` has the types of results beside it that are stored in others than `storage`.
     """
 
     spec: Graph
     result: TensorType
     storage: DType
     tiles: Mapping[str, int]  # by `Axis.tile_key`
-    wide: tuple[str, ...] = ()
+    stores: Mapping[str, DType] = field(default_factory=dict)
 
 
 def lower(program: ProgramSketch, goal: Goal) -> Graph:
@@ -115,7 +115,7 @@ class _Kernels:
         phases = phases_of(body)
         for name, tiles in block.beside.items():
             # Of several tiles of a result beside the output, the one that the loop cuts.
-            beside = DType.FP32 if name in self.goal.wide else storage
+            beside = self.goal.stores.get(name, storage)
             type_ = replace(self.goal.spec.values[name].type, dtype=beside)
             looped = [tile for tile in tiles if phases[tile] is Phase.LOOP]
             cuts = tuple(d if d in type_.names else None for d in setting.grid)

@@ -119,7 +119,7 @@ def test_a_state_of_fp32_is_written_where_it_is() -> None:
 
 def test_such_kernels_are_general_ones_that_write_floats() -> None:
     program = cut(residual, WIDE[residual][0], really_made)
-    (result,) = (r for r in program.results if r.request.recipe.wide)
+    (result,) = (r for r in program.results if r.request.recipe.stores)
     assert {v.schedule for v in result.record.variants} == {"general"}
     graph = result.record.graph
     assert [graph.values[o].type.dtype for o in graph.outputs] == [DType.FP32] * 2
@@ -149,9 +149,15 @@ def test_operands_of_a_product_are_cast_by_its_kernel() -> None:
 
 def test_a_wide_result_that_there_is_none_of_is_named() -> None:
     declare = recipe(
-        inputs={"x": "M K"}, output="M K", dynamic={"M": 8}, reference=lambda x: x, wide=("also",)
+        inputs={"x": "M K"},
+        output="M K",
+        dynamic={"M": 8},
+        reference=lambda x: x,
+        stores={"also": DType.FP32},
     )
-    with pytest.raises(RecipeError, match="wide of recipe f names also, which is none of its res"):
+    with pytest.raises(
+        RecipeError, match="stores of recipe f names also, which is none of its res"
+    ):
 
         @declare
         def f(x: Tensor) -> Tensor:
