@@ -1,4 +1,4 @@
-"""What lengths, positions and ids say: masks, angles and means, which kernels make themselves."""
+"""What lengths and positions say, which kernels work out themselves, and results of 8 bits."""
 
 from __future__ import annotations
 
@@ -85,3 +85,23 @@ def pooling(x: Tensor, lengths: Tensor) -> Tensor:
     seen = torch.arange(TOKENS, device=x.device) < lengths[:, None]
     mean = (x * seen[:, :, None]).sum(1) / lengths[:, None]
     return F.normalize(mean, dim=-1)
+
+
+# -- results of 8 bits -----------------------------------------------------------------------------
+
+
+@program("others/norm_to_int8", rows=ROWS, x=("M", 4096), residual=("M", 4096), w=(4096,))
+def norm_to_int8(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    total = x + residual
+    y = F.rms_norm(total, (total.shape[-1],), w, 1e-6).float()
+    scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-8) / 127
+    return torch.round(y / scale).clamp(-127, 127).to(torch.int8), scale, total
+
+
+@program("others/swiglu_to_fp8", rows=ROWS, x=("M", 2 * 14336))
+def swiglu_to_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    gate, up = x.chunk(2, dim=-1)
+    y = (F.silu(gate) * up).float().unflatten(-1, (-1, 128))
+    scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
+    q = (y / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+    return q.flatten(-2), scale.squeeze(-1)

@@ -53,7 +53,8 @@ def several(results: object) -> list[torch.Tensor]:
 
 def difference(found: torch.Tensor, exact: torch.Tensor) -> float:
     """Return the relative Frobenius error of a result."""
-    return float((found.double() - exact).norm() / exact.norm())
+    wide = exact.double()
+    return float((found.double() - wide).norm() / wide.norm())
 
 
 @cache

@@ -15,6 +15,7 @@ from mirage_kernels.generator.frontend.editing import taken_by, upstream
 from mirage_kernels.generator.frontend.export import operator_of
 from mirage_kernels.generator.partition.groups import Cuts, Kind
 from mirage_kernels.generator.partition.parts import Part
+from mirage_kernels.generator.partition.pieces import is_elementwise
 from mirage_kernels.generator.partition.products import ATTENTION, factors, products_of
 from mirage_kernels.generator.partition.reductions import first_of, nested_exp, reduces
 from mirage_kernels.generator.partition.rewriting import PRODUCTS
@@ -50,10 +51,10 @@ def _choices(part: Part, cuts: Cuts) -> Iterator[Cut]:
     if products and len(part.computing) > 1:
         yield cuts.alone, products
     sums = [n for n in part.computing if part.kind is Kind.CHAIN and reduces(n)]
-    yield cuts.first, sums[-1:] if len(sums) > 1 else ()
+    yield cuts.first, [_start(part, n) for n in sums[-1:]] if len(sums) > 1 else ()
     yield cuts.first, [*_behind_results(part)][:1] if sums else ()
     yield cuts.first, [outer] if outer is not None else ()
-    yield cuts.first, sums[-1:] if sums[-1:] != part.computing[:1] else ()
+    yield cuts.first, [n for n in map(partial(_start, part), sums[-1:]) if n != part.computing[0]]
     if part.kind is Kind.CHAIN and len(part.computing) > 1:
         yield cuts.first, [part.computing[len(part.computing) // 2]]
 
@@ -72,6 +73,24 @@ def _final(products: Sequence[Node], own: Collection[Node]) -> Iterator[Node]:
     for product in products:
         if not any(product in upstream(p, own) for p in products if p is not product):
             yield product
+
+
+def _start(part: Part, node: Node) -> Node:
+    """Return where to start a kernel that computes a node, so that least is stored in front of it.
+
+    A sum of products of a state, say, takes the state that there is, and not the products.
+    """
+    while True:
+        given = [n for n in node.all_input_nodes if n in part.computing and n not in part.results]
+        alone = [n for n in given if len(n.users) == 1 and is_elementwise(n)]
+        if len(given) != 1 or not alone:
+            return node
+        (before,) = alone
+        needed = [n for n in before.all_input_nodes if base_of(part.trace, n) in part.computing]
+        needed = [n for n in needed if base_of(part.trace, n) not in part.results]
+        if sum(map(_elements, needed)) >= _elements(before):
+            return node
+        node = before
 
 
 def _elements(node: Node) -> int:

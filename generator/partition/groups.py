@@ -27,6 +27,7 @@ from mirage_kernels.generator.partition.products import (
     is_quantized,
     is_rounded,
     may_be_general,
+    numbers_rows,
 )
 from mirage_kernels.generator.partition.reductions import CENTRED, first_of, may_sum, reduces
 from mirage_kernels.generator.partition.rewriting import PRODUCTS
@@ -187,16 +188,16 @@ class Grouping:
         return shared and summed and node not in map(self.seen, self.trace.results)
 
     def _ended(self, node: Node, group: Group) -> bool:
-        """Say whether a group stores what a node takes of it: a sum has no second result."""
+        """Say whether a group stores what a node takes of it, and takes it from there."""
         own = [a for a in node.all_input_nodes if self.of.get(self.seen(a)) is group]
-        if any(rounds(self.seen(a)) for a in own) or (
-            rounds(node) and group.kind is not Kind.CHAIN
-        ):
+        chain = group.kind is Kind.CHAIN
+        if any(rounds(self.seen(a)) for a in own) or (rounds(node) and not chain):
             return True
-        if group.kind is Kind.CHAIN and not group.reductions:
+        if chain and not group.reductions:
             return False
-        turned = group.kind is Kind.CHAIN and any(is_turned(a, node) for a in own)
-        return turned or (any(self._stored(self.seen(a)) for a in own) and not is_rounded(node))
+        turned = chain and any(is_turned(a, node) for a in own)
+        kept = (a for a in own if self._stored(self.seen(a)))
+        return turned or not (is_rounded(node) or all(numbers_rows(a, node) for a in kept))
 
     def _stored(self, node: Node) -> bool:
         """Say whether the function returns a value, or PyTorch takes it."""
@@ -298,13 +299,12 @@ class Grouping:
             if len(users) != 1 or into is None or into.region != group.region:
                 continue
             most = {Kind.PRODUCT: 1, Kind.ATTENTION: 0}.get(into.kind, -1)
-            free = not {*into.nodes} & bare
+            free = not ({*into.nodes} & bare or any(map(rounds, group.nodes)))
             free &= not group.reductions or not self._result(group)
             sums = sum(reduces(n) + (operator_of(n) in CENTRED) for n in group.nodes)
             products = 1 if into.siblings else len(into.products)
             free &= sums * products <= MOST_IN_FRONT
             free &= may_be_general([*group.nodes, *into.nodes])
-            free &= not any(map(rounds, group.nodes))
             if group.reductions <= most and free and self._room(into, group.nodes):
                 self._merge(group, into)
 

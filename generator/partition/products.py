@@ -18,6 +18,7 @@ from mirage_kernels.generator.recipe import trace as spec_of
 MOST_NODES = 14  # of a kernel: what a search finds in seconds
 MOST_OF_SEVERAL = 8  # nodes of a kernel with what is in front of such products
 FEW_COLUMNS = 512
+ROW = 32  # elements of a row, or more
 ATTENTION = "scaled_dot_product_attention"
 
 
@@ -61,6 +62,11 @@ def is_rounded(node: Node) -> bool:
             return False
         node = user
     return rounds(node)
+
+
+def numbers_rows(x: Node, of: Node) -> bool:
+    """Say whether a value has one number for a row of another: its sum, or its scale."""
+    return ROW * int(x.meta["val"].numel()) <= int(of.meta["val"].numel())
 
 
 def is_wide(trace: Trace, result: Node, nodes: Sequence[Node]) -> bool:

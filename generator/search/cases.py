@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 
@@ -136,6 +136,24 @@ def full_cases(graph: Graph) -> list[Case]:
         single[name] = min(whole[name], full[name]) if name in whole else uncut
     distinct = {tuple(sizes.items()): sizes for sizes in (full, uneven, single)}
     return [Case(tiles_of(graph), sizes) for sizes in distinct.values()]
+
+
+def bounded(
+    graph: Graph, sizes: Mapping[str, int], levels: Sequence[int], most: int
+) -> dict[str, int]:
+    """Return extents of which no value of a graph has more than `most` elements.
+
+    The longest dims of those that have more are made as long as the next of `levels`, which fall.
+    """
+    made = dict(sizes)
+    for type_ in (v.type for v in graph.values.values()):
+        while prod(made[d] for d in type_.names) > most:
+            longest = max(type_.names, key=made.__getitem__)
+            shorter = [n for n in levels if n < made[longest]]
+            if not shorter:
+                break
+            made[longest] = shorter[0]
+    return made
 
 
 def affordable(

@@ -39,7 +39,7 @@ from mirage_kernels.generator.meaning.arrays import (
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results, walk
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.search.cases import seen_dims, summed_dims
+from mirage_kernels.generator.search.cases import bounded, seen_dims, summed_dims
 from mirage_kernels.generator.search.scores import EVERYWHERE, Drawn, Shifts, scores_of
 from mirage_kernels.generator.search.stabilise import stabilise
 
@@ -81,7 +81,7 @@ SAME = 1e-9  # relative difference of float64 results up to which they are the s
 SHOWN = 0.5  # of the elements of masks
 LONG, WIDE = 256, 64  # extents of dims that are summed along, and of the others
 NARROW = 8  # of the others where an input has several of them, or very many elements
-MOST_ELEMENTS = 2**20
+MOST_ELEMENTS, MOST_OF_ALL = 2**20, 2**24  # of an input where it can be, and of any value
 FEW = 2  # of those that only number independent problems
 TILES = {LONG: 96, WIDE: 24, NARROW: 3, FEW: 1}
 
@@ -158,7 +158,7 @@ class Gate:
             wide = [d for d in names if sizes[d] in (WIDE, NARROW)]
             large = prod(sizes[d] for d in names) > MOST_ELEMENTS
             sizes |= dict.fromkeys(wide, NARROW) if len(wide) > 1 or large else {}
-        return sizes
+        return bounded(self.spec, sizes, (LONG, WIDE, NARROW, FEW), MOST_OF_ALL)
 
     def tiles(self) -> dict[str, int]:
         """Return tile sizes that cut every dim unevenly, and sums into three uneven parts."""
