@@ -228,12 +228,12 @@ def test_a_scale_that_is_left_out_is_refused() -> None:
         prove(spec, without_scale(result.record.graph), small_cases(spec), seed=3)
 
 
-def test_rounding_to_bytes_is_pytorchs() -> None:
+def test_what_is_rounded_to_bytes_is_stored_before_it_is_computed_with() -> None:
     def rounded(x: Tensor, n: Tensor) -> Tensor:
         return (x * n).to(FP8).to(x.dtype) + n
 
     made = cut_given(rounded, given_of(rounded), ["x"])
-    assert ways(made)[0] == ["mul", "[to]", "add"]
+    assert ways(made)[0] == ["mul, to", "add"]
     require_same(made, rounded, **given_of(rounded))
 
 
