@@ -30,7 +30,7 @@ from mirage_kernels.generator.frontend.options import Form
 from mirage_kernels.generator.frontend.options import form as form
 from mirage_kernels.generator.frontend.symbolic import Tensor, unknown_operator
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Indexed, Level, TensorType
-from mirage_kernels.generator.ranges import ends_of
+from mirage_kernels.generator.ir.ranges import ends_of
 
 if TYPE_CHECKING:
     import torch

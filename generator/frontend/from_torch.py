@@ -33,8 +33,8 @@ from mirage_kernels.generator.frontend.repeats import without_repeats
 from mirage_kernels.generator.frontend.symbolic import Tensor, apply, size
 from mirage_kernels.generator.ir import Dim, DType, Graph, Node
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
+from mirage_kernels.generator.ir.ranges import ranges_of
 from mirage_kernels.generator.partition.constants import with_numbers
-from mirage_kernels.generator.ranges import ranges_of
 from mirage_kernels.generator.recipe import Recipe, Shape
 
 if TYPE_CHECKING:

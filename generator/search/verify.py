@@ -18,6 +18,7 @@ import numpy.typing as npt
 from mirage_kernels.generator.errors import GraphError, UndefinedError, VerifyError
 from mirage_kernels.generator.ir import Dim, DType, Graph, Json, Node, retile
 from mirage_kernels.generator.ir.codec import to_data
+from mirage_kernels.generator.ir.ranges import ends_of, ranges_of
 from mirage_kernels.generator.meaning.arrays import Array, Places, array_reading
 from mirage_kernels.generator.meaning.degree import failure_probability
 from mirage_kernels.generator.meaning.field import (
@@ -28,7 +29,6 @@ from mirage_kernels.generator.meaning.field import (
     random_parts,
 )
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.ranges import ends_of, ranges_of
 from mirage_kernels.generator.search.cases import Case, smaller, tiles_of
 from mirage_kernels.generator.search.places import places_of
 

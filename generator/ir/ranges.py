@@ -10,7 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from mirage_kernels.generator.ir import DType, Graph, Node
+from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.ir.graph import Graph, Node
 
 Terms = Counter[str]  # factors of inputs and of positions, by their nodes, and of 1 as ""
 _RANGE = re.compile(r"(\w+)\.\.(\w+)([+-]\d+)?")  # 1..L, 0..L-1
