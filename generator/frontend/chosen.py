@@ -18,14 +18,13 @@ Extents = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Elements:
-    """Elements of a tensor of whole numbers, or of truth values as 1 and 0, times a factor.
+    """Elements of a tensor of whole numbers, or of truth values as 1 and 0.
 
     `at` has for each dim of what is made of them the dim of the tensor that it is, or -1.
     """
 
     tensor: Tensor
     at: tuple[int, ...]
-    factor: int = 1
 
     def seen(self, at: Sequence[int]) -> Elements:
         """Return those of a view, whose dims are these of what was made, or -1."""
@@ -34,33 +33,33 @@ class Elements:
 
 @dataclass(frozen=True)
 class Whole:
-    """Positions times factors, plus elements of tensors, plus a number; as a condition: >= 0."""
+    """Positions and elements times factors, plus a number; as a condition that is at least 0."""
 
     factors: tuple[int, ...]
     number: int
-    elements: tuple[Elements, ...] = ()
+    elements: tuple[tuple[Elements, int], ...] = ()  # with their factors
 
     def seen(self, at: Sequence[int]) -> Whole:
         """Return the number of a view, whose dims are these of what was made, or -1."""
         factors = tuple(0 if d < 0 else self.factors[d] for d in at)
-        return replace(self, factors=factors, elements=tuple(x.seen(at) for x in self.elements))
+        elements = tuple((x.seen(at), f) for x, f in self.elements)
+        return replace(self, factors=factors, elements=elements)
 
     def __mul__(self, n: int) -> Whole:
-        own = tuple(replace(x, factor=x.factor * n) for x in self.elements)
-        return Whole(tuple(f * n for f in self.factors), self.number * n, own)
+        elements = tuple((x, f * n) for x, f in self.elements)
+        return Whole(tuple(f * n for f in self.factors), self.number * n, elements)
 
     def __add__(self, other: Whole) -> Whole:
         factors = tuple(a + b for a, b in zip(self.factors, other.factors, strict=True))
-        sums = dict[Elements, int]()
-        for own in (*self.elements, *other.elements):
-            one = replace(own, factor=1)
-            sums[one] = sums.get(one, 0) + own.factor
-        elements = (replace(one, factor=n) for one, n in sums.items() if n)
-        return Whole(factors, self.number + other.number, tuple(elements))
+        sums = dict(self.elements)
+        for own, f in other.elements:
+            sums[own] = sums.get(own, 0) + f
+        elements = tuple((own, f) for own, f in sums.items() if f)
+        return Whole(factors, self.number + other.number, elements)
 
     def factors_of(self, elements: Iterable[Elements]) -> tuple[int, ...]:
         """Return the factors that elements have here."""
-        own = {replace(x, factor=1): x.factor for x in self.elements}
+        own = dict(self.elements)
         return tuple(own.get(x, 0) for x in elements)
 
     def opposite(self) -> Whole:
@@ -120,7 +119,7 @@ def _require_shown(x: Positional) -> None:
 def counted(x: Tensor) -> Counted:
     """Return the elements of a tensor of whole numbers."""
     own = Elements(x, tuple(range(x.num_dims)))
-    return Counted(x.dims, Whole((0,) * x.num_dims, 0, (own,)))
+    return Counted(x.dims, Whole((0,) * x.num_dims, 0, ((own, 1),)))
 
 
 def given(x: Tensor) -> Chosen:
@@ -172,7 +171,7 @@ def sliced(
     taken = range(x.dims[at])[slice(start, end, step)]
 
     def of(c: Whole) -> Whole:
-        if any(own.at[at] >= 0 for own in c.elements):
+        if any(own.at[at] >= 0 for own, _ in c.elements):
             raise GraphError("a slice of a mask or of whole numbers")
         factors = (*c.factors[:at], c.factors[at] * step, *c.factors[at + 1 :])
         return replace(c, factors=factors, number=c.number + c.factors[at] * taken.start)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from mirage_kernels.generator.frontend.chosen import Counted, Elements, Whole
@@ -53,7 +52,7 @@ class Steps:
             self.ranked(x, rank) if isinstance(x, Tensor) else self.number(float(x), rank)
             for x in (a, b)
         )
-        elements = dict.fromkeys(replace(x, factor=1) for c in conditions for x in c.elements)
+        elements = dict.fromkeys(x for c in conditions for x, _ in c.elements)
         fixed = [c for c in conditions if not (any(c.factors) or c.elements)]
         some = [c for c in conditions if c not in fixed]
         never = any(c.number < 0 for c in fixed)
@@ -65,7 +64,7 @@ class Steps:
     def real(self, x: Counted) -> Tensor:
         """Return whole numbers as real ones."""
         one = self.expand(self.number(1.0, len(x.dims)), x.dims)
-        own, elements = x.value, [replace(e, factor=1) for e in x.value.elements]
+        own, elements = x.value, [e for e, _ in x.value.elements]
         counted = Condition(own.factors, own.number, own.factors_of(elements))
         step = Step("counted", conditions=(counted,))
         return self.step(step, one, *map(self.seen, elements))

@@ -242,6 +242,11 @@ class Graph:
         """Names of the boolean inputs."""
         return tuple(n.name for n in self.inputs if n.out.type.dtype is DType.BOOL)
 
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Names of the inputs of whole numbers: lengths, positions, ids."""
+        return tuple(n.name for n in self.inputs if n.out.type.dtype is DType.INT32)
+
     def of(self, *ops: str) -> tuple[Node, ...]:
         """Return the nodes with one of the given ops, in order."""
         return tuple(n for n in self.nodes if n.op in ops)

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.graph import Graph, Node
 
 Terms = Counter[str]  # factors of inputs and of positions, by their nodes, and of 1 as ""
@@ -30,21 +29,19 @@ def ends_of(text: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:
 
 def ranges_of(graph: Graph) -> dict[str, str]:
     """Return the values of a graph's int32 inputs, by their names, as recipes give them."""
-    whole = [n.name for n in graph.inputs if n.out.type.dtype is DType.INT32]
-    compared = [*_compared(graph)] if whole else []
-    return {name: _range(graph, name, [t for t in compared if t[name]]) for name in whole}
+    compared = [*_compared(graph)] if graph.whole else []
+    return {name: _range(graph, name, [t for t in compared if t[name]]) for name in graph.whole}
 
 
 def _compared(graph: Graph) -> Iterator[Terms]:
     """Yield what is above 0 where one of a graph's comparisons holds."""
-    nodes = {v.name: n for n in graph.nodes for v in n.outs}
     for node in graph.of("less"):
-        a, b = (_terms(nodes, name) for name in node.args)
+        a, b = (_terms(graph.producers, name) for name in node.args)
         b.subtract(a)
         yield Counter({n: f for n, f in b.items() if f})
 
 
-def _terms(nodes: dict[str, Node], name: str) -> Terms:
+def _terms(nodes: Mapping[str, Node], name: str) -> Terms:
     """Return a whole number as a sum; a product but by a number is one of its terms."""
     node = nodes[name]
     if node.op == "const":

@@ -77,7 +77,7 @@ def small_cases(spec: Graph) -> list[Case]:
     cases = [Case(tiles, single), Case(tiles, uneven, bounded=not crowded), Case(tiles, even)]
     if crowded:
         # Long dims of lengths and positions let every draw have every length.
-        ints = [n.out.type for n in spec.inputs if n.out.type.dtype is DType.INT32]
+        ints = [spec.values[name].type for name in spec.whole]
         dims = sorted({d for type_ in ints for d in type_.names} - summed)
         rows = dict.fromkeys(dims, max(uneven[d] for d in crowded))
         sums = {d: uneven[d] for d in summed}

@@ -270,8 +270,7 @@ class Gate:
     @property
     def may_hide_all(self) -> bool:
         """Say whether draws may hide all of a row: truth values, or where one starts and ends."""
-        whole = [n for n in self.spec.inputs if n.out.type.dtype is DType.INT32]
-        return bool(self.spec.masks) or len(whole) > 1
+        return bool(self.spec.masks) or len(self.spec.whole) > 1
 
     @cached_property
     def safe(self) -> Graph:

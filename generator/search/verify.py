@@ -184,8 +184,7 @@ class Prover:
         Those that need not be raised keep their small values: a window of one key is drawn. Masks
         get fewer elements that hold, or that do not, where that leaves nothing to sum.
         """
-        names = [n.name for n in self.spec.inputs if n.out.type.dtype is DType.INT32]
-        masks = self.spec.masks
+        names, masks = self.spec.whole, self.spec.masks
         yield {}
         for raised in (*([n] for n in names if len(names) > 1), names):
             for part in range(1, RETRIES):

@@ -17,7 +17,7 @@ from mirage_kernels.generator.tiles.fragments import (
     write_spill,
 )
 from mirage_kernels.generator.tiles.loads import vector_of, write_load
-from mirage_kernels.generator.tiles.operations import constant
+from mirage_kernels.generator.tiles.operations import computed_in, constant
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
 from mirage_kernels.generator.tiles.reductions import bounds, write_reductions
 from mirage_kernels.generator.tiles.rows import index_arguments
@@ -124,7 +124,7 @@ class KernelWriter:
             for x in self.indices.values():
                 w.write(*index_arguments(x))
             for n in self.scalars:
-                w.line(f"{'int' if n.out.type.dtype is DType.INT32 else 'float'} {n.name};")
+                w.line(f"{computed_in(n.out.type.dtype)} {n.name};")
             for dim in (*self.dynamic, *(f"{a.name}_tile" for a in self.program.splits)):
                 w.line(f"int {dim};")
         w.line()

@@ -239,21 +239,20 @@ class Formulas:
         """Return the text of a value that is at hand, in fp32."""
         p = self.program
         node, type_ = p.node(name), p.type(name)
+        whole = type_.dtype is DType.INT32
         if node.op == "const":
-            return f"{int(node.value)}" if type_.dtype is DType.INT32 else number(node.value)
+            return f"{int(node.value)}" if whole else number(node.value)
         if node.op == "size":
-            return node.over if type_.dtype is DType.INT32 else f"{node.over} * 1.0"
+            return node.over if whole else f"{node.over} * 1.0"
         if name in p.iotas or node.op == "iota":
             (dim,) = type_.names
-            kind = "tl.int32" if type_.dtype is DType.INT32 else "tl.float32"
-            return f"{self.index(name, dim, (dim,))}.to({kind})"
+            return f"{self.index(name, dim, (dim,))}.to({'tl.int32' if whole else 'tl.float32'})"
         if name in p.tiles:
             kept = p.tiles[name].dtype in (DType.FP32, DType.INT32)
             return name if kept else f"{name}.to(tl.float32)"
         if type_.dims and name not in self.at_hand:
             self.assign(name, self.load(name))
             self.at_hand.add(name)
-        whole = type_.dtype is DType.INT32
         return f"{name}.to(tl.float32)" if type_.dims and not whole else name
 
     # -- lines -------------------------------------------------------------------------------------
