@@ -27,6 +27,7 @@ class Program:
     many each row has, where that is a dynamic dim too; rows are those of all tokens together.
     `types` has the tensors of 8 bits, whole numbers of standard deviation 32 and fp8 of 1, and of
     fp32. `scales` of such have the standard deviation 1/2048, so that layers of them stay in range.
+    Of tensors with `parts` so much of what they hold is needed: keys in a window, say.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Program:
     tokens: int = field(default=1, kw_only=True)
     types: Mapping[str, torch.dtype] = field(default_factory=dict, kw_only=True)
     scales: Collection[str] = field(default=(), kw_only=True)
+    parts: Mapping[str, float] = field(default_factory=dict, kw_only=True)
 
     @property
     def recipe(self) -> str:
@@ -83,13 +85,16 @@ class Program:
         return made
 
     def bytes_moved(self, inputs: Inputs, results: Sequence[torch.Tensor]) -> int:
-        """Return the bytes of inputs and results, each once; of tables the rows that are named."""
+        """Return the bytes of inputs and results, each once; of tables the rows that are named.
+
+        Of tensors with parts these.
+        """
         moved = sum(x.numel() * x.element_size() for x in results)
         for name, tensor in inputs.items():
             elements = tensor.numel()
             if name in self.by:
                 elements = inputs[self.by[name]].numel() * (elements // len(tensor))
-            moved += elements * tensor.element_size()
+            moved += round(elements * self.parts.get(name, 1)) * tensor.element_size()
         return moved
 
 
@@ -105,13 +110,14 @@ def program(
     tokens: int = 1,
     types: Mapping[str, torch.dtype] = MappingProxyType({}),
     scales: Collection[str] = (),
+    parts: Mapping[str, float] = MappingProxyType({}),
     **shapes: tuple[Size, ...],
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Register a function under a name, with the shapes of its parameters (see `Program`)."""
 
     def register(run: Callable[..., object]) -> Callable[..., object]:
         assert name not in PROGRAMS, name
-        about = {"by": by, "tokens": tokens, "types": types, "scales": scales}
+        about = {"by": by, "tokens": tokens, "types": types, "scales": scales, "parts": parts}
         PROGRAMS[name] = Program(name, run, shapes, rows, at, **about)
         return run
 

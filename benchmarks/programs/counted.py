@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 from programs import program
 
 ROWS, HEADS, KV_HEADS, DIM = (1, 16, 64), 32, 8, 128
-KEYS = 1024  # of a cache
+KEYS, WINDOW = 1024, 512  # of a cache, and what one token sees of it
 TOKENS, WIDTH = 256, 1024  # of a text, of which one vector is made
 CACHE = {
     "q": ("M", HEADS, 1, DIM),
@@ -27,12 +27,32 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tenso
     return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
 
 
+# Pages of 16 keys, one more in use for each sequence: of all keys about half are seen.
 @program(
-    "others/window_of_positions", rows=ROWS, **CACHE, positions=("M",), at={"positions": KEYS - 64}
+    "others/attention_of_pages",
+    rows=ROWS[-1:],
+    **CACHE,
+    pages=("M",),
+    at={"pages": 1},
+    parts=dict.fromkeys(("keys", "values"), (ROWS[-1] + 1) / 2 / (KEYS // 16)),
+)
+def paged(q: Tensor, keys: Tensor, values: Tensor, pages: Tensor) -> Tensor:
+    seen = torch.arange(KEYS, device=q.device) < 16 * pages[:, None]
+    mask = seen[:, None, None]
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
+
+
+@program(
+    "others/window_of_positions",
+    rows=ROWS,
+    **CACHE,
+    positions=("M",),
+    at={"positions": KEYS - 64},
+    parts={"keys": WINDOW / KEYS, "values": WINDOW / KEYS},
 )
 def window(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
     at = torch.arange(KEYS, device=q.device)
-    seen = (at <= positions[:, None]) & (at > positions[:, None] - 512)
+    seen = (at <= positions[:, None]) & (at > positions[:, None] - WINDOW)
     mask = seen[:, None, None]
     return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
 

@@ -52,4 +52,20 @@ __device__ void each_taken(Take take, Use use) {
 
 struct Nothing {};  // taken
 
+// The largest of(i) for i below kCount: all threads get it, each warp by itself.
+template <int kCount, class Of>
+__device__ int largest(Of of) {
+  if constexpr (kCount == 1) return of(0);
+  int found = of(threadIdx.x % kWarpLanes % kCount);
+  for (int i = threadIdx.x % kWarpLanes + kWarpLanes; i < kCount; i += kWarpLanes)
+    found = max(found, of(i));
+  return __reduce_max_sync(~0u, found);
+}
+
+// Steps of a loop: how many reach all of so many places, and how many lie before them.
+__device__ inline int steps_to(int places, int step) {
+  return places > 0 ? (places - 1) / step + 1 : 0;
+}
+__device__ inline int steps_before(int places, int step) { return places > 0 ? places / step : 0; }
+
 }  // namespace mirage::general

@@ -11,6 +11,7 @@ from mirage_kernels.generator.frontend.positional.program import Tensor
 from mirage_kernels.generator.ir import Graph
 
 Dynamic = Mapping[str, Mapping[int, str]]  # names by tensor and dim
+Dims = Dynamic | Sequence[Mapping[int, str] | None]  # the same by tensor or in their order
 
 
 def names_of(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.conditions import as_numbers
 from mirage_kernels.generator.frontend.counting import with_sizes
-from mirage_kernels.generator.frontend.dim_names import Dynamic
+from mirage_kernels.generator.frontend.dim_names import Dims, Dynamic
 from mirage_kernels.generator.frontend.examples import bound, require_examples
 from mirage_kernels.generator.frontend.export import (
     ends_of,
@@ -50,7 +50,7 @@ def from_torch(
     function: Callable[..., Any],
     example_inputs: Examples,
     *,
-    dynamic: Dynamic | None = None,
+    dynamic: Dims | None = None,
     name: str = "",
 ) -> Recipe:
     """Return the recipe of a PyTorch function or module.
@@ -58,16 +58,16 @@ def from_torch(
     `example_inputs` are its tensor arguments, by name or in order, on any device (`meta` needs no
     memory): their extents are those of the recipe's one shape. Numbers, texts, True, False and None
     among them are constants of the program. `dynamic` names dims whose extents are known at run
-    time only: `{"x": {0: "M"}}`. Parameters and buffers of a module become inputs.
+    time only, by name or in order: `{"x": {0: "M"}}`. Parameters and buffers of a module become
+    inputs.
     The recipe's reference is the function itself. Results are 16-bit tensors, whatever the function
     returns.
 
     Raises RecipeError, naming the operator and the line in the function's source, for an operator
     that kernels cannot be made of, and for a function whose program depends on a dynamic extent.
     """
-    named = name or name_of(function)
+    named, dynamic = name or name_of(function), dims_by_name(function, dynamic)
     function, given = bound(function, by_name(function, example_inputs))
-    dynamic = dynamic or {}
     require_examples(named, given, dynamic)
     more = (0, OTHER) if dynamic else (0,)
     portions = [_portion(function, longer_by(given, dynamic, by)) for by in more]
@@ -132,6 +132,11 @@ def by_name(function: Callable[..., Any], given: Examples) -> dict[str, Any]:
             f"its parameters: {', '.join(names)}",
         )
     return dict(zip(names, given, strict=False))
+
+
+def dims_by_name(function: Callable[..., Any], dynamic: Dims | None) -> Dynamic:
+    """Return the names of dynamic dims by the names of a function's parameters."""
+    return {name: dims for name, dims in by_name(function, dynamic or {}).items() if dims}
 
 
 def _shape_of(traced: Traced) -> list[tuple[str, tuple[str, ...], str, float]]:

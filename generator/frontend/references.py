@@ -106,7 +106,8 @@ def _require_safe(
 ) -> None:
     """Raise RecipeError if exponentials of a program overflow where its reference is finite.
 
-    The numeric gate measures against the program itself, which must be safe for that.
+    The numeric gate measures against the program itself, which must be safe for that. Rows of which
+    masks hide everything are not finite on near inputs either.
     """
     import torch
 
@@ -118,12 +119,13 @@ def _require_safe(
         for x in inputs
     ]
     made = _referred(source, spec, far, listed)
-    for text, mine, theirs in zip(
-        source.results, results(safe, far, array_reading(FLOAT64, sizes)), made, strict=True
-    ):
+    reading = array_reading(FLOAT64, sizes)
+    both = (results(safe, given, reading) for given in (inputs, far))
+    for text, near, mine, theirs in zip(source.results, *both, made, strict=True):
         assert isinstance(theirs, torch.Tensor)
-        wanted = theirs.double().cpu().numpy()
-        if (np.isfinite(wanted) & ~np.isfinite(mine.over(tuple(text.split())).parts[0])).any():
+        wanted, dims = theirs.double().cpu().numpy(), tuple(text.split())
+        right, seen = (np.isfinite(x.over(dims).parts[0]) for x in (mine, near))
+        if (np.isfinite(wanted) & seen & ~right).any():
             raise RecipeError(
                 f"exponentials of the program of recipe {source.name} overflow where its reference "
                 f"is finite, on inputs of standard deviation {FAR:g}",

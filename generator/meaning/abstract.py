@@ -67,6 +67,7 @@ _LAWFUL: dict[str, Callable[..., int]] = {
     "square": lambda t, a: t.mul(a, a),
     "rsqrt": lambda t, a: t.div(t.one, t.function("sqrt", a)),
     "max": lambda t, a, b: t.function("max", min(a, b), max(a, b)),
+    "both": lambda t, a, b: t.function("both", min(a, b), max(a, b)),
     "where": _where,
 }
 

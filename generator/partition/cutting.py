@@ -110,9 +110,11 @@ def uses_apart(part: Part) -> set[Use]:
 
     The first product takes a tensor as it is, in one of its factors; so do products beside it in
     the same factor. Without products that is for the first use, and for those that look at it in
-    the same way. Other uses take the second one. What the function writes over has none.
+    the same way; and so it is of conditions, which compare documents of queries with those of keys.
+    Other uses take the second one. What the function writes over has none.
     """
-    uses = [(n, i, a) for n in part.computing for i, a in enumerate(taken_by(n))]
+    using = [n for n in part.nodes if n in part.computing or len(n.all_input_nodes) > 1]
+    uses = [(n, i, a) for n in using for i, a in enumerate(taken_by(n))]
     found = set[Use]()
     for tensor in (n for n in part.inputs if memory_of(part.trace, n) not in part.trace.written):
         mine = {(n, i): a for n, i, a in uses if _given(part, a) is tensor}
@@ -124,7 +126,7 @@ def uses_apart(part: Part) -> set[Use]:
 def _used_as_it_is(part: Part, uses: Mapping[tuple[Node, int], Node]) -> set[tuple[Node, int]]:
     """Return of the uses of one input those that keep its name."""
     own, products = {*part.nodes}, [n for n in part.nodes if operator_of(n) in _PRODUCTS]
-    if not products:
+    if not products or not any(n in part.computing for n, _ in uses):
         first = next(iter(uses.values()), None)
         return {use for use, operand in uses.items() if operand is first}
     for number in range(min(len(factors(p)) for p in products)):
@@ -140,6 +142,6 @@ def _used_as_it_is(part: Part, uses: Mapping[tuple[Node, int], Node]) -> set[tup
 
 def _given(part: Part, node: Node) -> Node:
     """Return the input that a kernel's operand looks at, or the operand."""
-    while node in part.nodes and node not in part.computing and node.all_input_nodes:  # a view
-        node = node.all_input_nodes[0]
+    while node in part.nodes and node not in part.computing and len(node.all_input_nodes) == 1:
+        node = node.all_input_nodes[0]  # of a view
     return node

@@ -257,6 +257,7 @@ def _taken_twice(made: Program, part: Part) -> set[Use]:
     twice, nodes = {*part.trace.twice}, frozenset(n.name for n in part.computing)
     if nodes not in made.apart and part.key in made.crossed:
         made.apart[nodes] = uses_apart(part)
+        made.reasons.pop(part.key, None)  # it is tried again
         return twice | made.apart[nodes]
     own = made.apart.get(nodes, set())
     return twice - own if own <= twice else twice

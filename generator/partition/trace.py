@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_kernels.generator.errors import GraphError, RecipeError
 from mirage_kernels.generator.frontend.chosen import Chosen, Counted
 from mirage_kernels.generator.frontend.declarations import TAKEN
+from mirage_kernels.generator.frontend.dim_names import Dims
 from mirage_kernels.generator.frontend.editing import CASTS, arguments_of, is_view, mutates
 from mirage_kernels.generator.frontend.examples import bound, cast_of, in_type, require_examples
 from mirage_kernels.generator.frontend.export import (
@@ -32,7 +33,7 @@ from mirage_kernels.generator.frontend.export import (
     returned_by,
     rounds,
 )
-from mirage_kernels.generator.frontend.from_torch import Examples, by_name, longer_by
+from mirage_kernels.generator.frontend.from_torch import Examples, by_name, dims_by_name, longer_by
 from mirage_kernels.generator.frontend.masks import SOURCES, is_mask
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.partition.constants import constants_of
@@ -55,7 +56,7 @@ class Function:
 
     run: Callable[..., Any]
     examples: Examples
-    dynamic: Mapping[str, Mapping[int, str]]
+    dynamic: Dims
     name: str = ""
 
     @property
@@ -79,7 +80,8 @@ class Trace:
         twice: Collection[Use] = (),
     ) -> None:
         self.packed, self.twice = packed, {*twice}
-        self.function, self.dtype, dynamic = function, dtype, function.dynamic
+        self.function, self.dtype = function, dtype
+        dynamic = dims_by_name(function.run, function.dynamic)
         own, given = bound(function.run, by_name(function.run, function.examples))
         require_examples(function.named, given, dynamic)
         run, typed = in_type(own, given, dtype)

@@ -262,7 +262,8 @@ class _Block(Machine[Statement, Array]):
         if a.roles and said != {s.out for s in self.program.loop if s.do is not Do.LOAD}:
             raise TileError("warps by role run other statements than those of the loop")
         self.looping = True
-        self.pipelined(-(-self.sizes[self.roles.depth] // (a.slices * a.depth)), a.stages)
+        steps = -(-self.sizes[self.roles.depth] // (a.slices * a.depth))
+        self.pipelined(range(steps), a.stages)
         self.looping, self.at = False, self.whole
 
     def ring(self, step: int) -> Iterator[tuple[Statement, Index, Places]]:

@@ -269,8 +269,9 @@ class Gate:
 
     @property
     def may_hide_all(self) -> bool:
-        """Say whether draws may hide all of a row: truth values, or where one starts and ends."""
-        return bool(self.spec.masks) or len(self.spec.whole) > 1
+        """Say whether draws may hide all of a row: truth values, or where it starts and ends."""
+        several = max(len(self.spec.whole), len(self.spec.of("less"))) > 1
+        return bool(self.spec.masks) or (bool(self.spec.whole) and several)
 
     @cached_property
     def safe(self) -> Graph:

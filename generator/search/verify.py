@@ -181,14 +181,16 @@ class Prover:
     def _attempts(self) -> Iterator[dict[str, float]]:
         """Yield by which parts of their ranges to raise lengths: by none, one input's, all.
 
-        Those that need not be raised keep their small values: a window of one key is drawn. Masks
-        get fewer elements that hold, or that do not, where that leaves nothing to sum.
+        Those that need not be raised keep their small values: a window of one key is drawn. Below 0
+        it lowers the largest values, of where keys begin. Masks get fewer elements that hold, or
+        that do not, where that leaves nothing to sum.
         """
         names, masks = self.spec.whole, self.spec.masks
         yield {}
-        for raised in (*([n] for n in names if len(names) > 1), names):
-            for part in range(1, RETRIES):
-                yield dict.fromkeys(raised, part / (RETRIES - 1))
+        for sign in (1, -1):
+            for raised in (*([n] for n in names if len(names) > 1), names):
+                for part in range(1, RETRIES):
+                    yield dict.fromkeys(raised, sign * part / (RETRIES - 1))
         for part in range(1, RETRIES) if masks else ():
             for signs in product((1, -1), repeat=len(masks)):
                 share = part / (RETRIES - 1)
@@ -202,8 +204,8 @@ class Prover:
         """Return random elements for every input; positions and lengths are whole numbers.
 
         `draw` is a seed and the number of the attempt. The least values of lengths are `raised` by
-        parts of their ranges. A single one takes the values of its range in turn, seed by seed;
-        several take all of them, where there are as many places.
+        parts of their ranges, or the largest lowered. A single one takes the values of its range in
+        turn, seed by seed; several take all of them, where there are as many places.
         """
         turn, attempt = draw
         rng = np.random.default_rng((turn, 2, attempt))
@@ -222,7 +224,8 @@ class Prover:
             least, largest = self.range_of(node.name, sizes)
             if least > largest:
                 raise VerifyError(f"{node.name} has no value at extents {_text(sizes)}")
-            least += round((largest - least) * raised.get(node.name, 0.0))
+            by = round((largest - least) * raised.get(node.name, 0.0))
+            least, largest = least + max(0, by), largest + min(0, by)
             span, places = np.arange(least, largest + 1), math.prod(shape)
             if places == 1:
                 turn, value = divmod(turn, len(span))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from mirage_kernels.generator.ir import Dim, Phase, parts_of
 from mirage_kernels.generator.tiles.block import Block, Index, indices
 from mirage_kernels.generator.tiles.indices import addressed
+from mirage_kernels.generator.tiles.loop_ends import LoopEnd
 from mirage_kernels.generator.tiles.machine import (
     Inside,
     Machine,
@@ -60,7 +62,7 @@ class BlockRun(Machine[Statement, None]):
         loads = [s for s in said[Phase.BEFORE] if isinstance(s, Load)]
         self.perform(loads, Phase.BEFORE.value)
         self.perform([s for s in said[Phase.BEFORE] if s not in loads], Phase.BEFORE.value)
-        self.pipelined(self.steps() if loop else 0, self.program.stages)
+        self.pipelined(self.steps() if loop else range(0), self.program.stages)
         self.block.memory.barrier()
         self.perform(said[Phase.AFTER], Phase.AFTER.value)
 
@@ -71,14 +73,28 @@ class BlockRun(Machine[Statement, None]):
         if not of_all or self.block is self.cluster[0]:  # it stores what all of them have
             self.perform([s], Phase.JOINED.value)
 
-    def steps(self) -> int:
+    def steps(self) -> range:
+        """Return the steps of the loop: those that no condition hides whole."""
         loop = self.program.space.loop
         assert loop is not None
-        length = self.block.extents[loop.dim]
+        first, end = 0, self.block.extents[loop.dim]
         for axis in self.program.space.reduced:
             if axis.dim == loop.dim:
-                length = min(axis.tile, length - self.block.at[axis.name] * axis.tile)
-        return max(0, -(-length // loop.tile))
+                end = min(axis.tile, end - self.block.at[axis.name] * axis.tile)
+        for bound in self.program.ends:
+            seen = self.seen(bound)
+            first, end = (max(first, 1 - seen), end) if bound.begins else (first, min(end, seen))
+        return range(first // loop.tile, max(0, -(-end // loop.tile)))
+
+    def seen(self, bound: LoopEnd) -> int:
+        """Return `high - low` at the loop's first place, the largest of the block's rows."""
+        p, loop = replace(self.program, tiles={}), self.program.space.loop
+        assert loop is not None
+        here = BlockRun(replace(self.block, program=p, step=0, loading=0), self.tensors, ())
+        dims = {d.name: d for v in (bound.low, bound.high) for d in p.type(v).dims}
+        index = indices([d.with_size(1) if d.name == loop.dim else d for d in dims.values()])
+        low, high = (here.formula(v, index) for v in (bound.low, bound.high))
+        return int(np.max(high - low))
 
     def copy(self, step: int) -> None:
         """Copy what a step takes to its stage."""

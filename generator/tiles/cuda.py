@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
@@ -170,7 +171,7 @@ class KernelWriter:
             if not all(self.blocks(a).isdigit() for a in axes[:-1]):
                 w.line(f"if ({last.name}_index >= {self.blocks(last)}) return;")
         if p.space.loop:
-            w.line(f"const int steps = {self._steps(p.space.loop)};")
+            w.line(f"{'int' if p.ends else 'const int'} steps = {self._steps(p.space.loop)};")
 
     def blocks(self, axis: Axis) -> str:
         """Return how many blocks an axis has."""
@@ -194,7 +195,11 @@ class KernelWriter:
         w, p = self.writer, self.program
         said = p.statements[Phase.LOOP]
         loads = [s for s in said if isinstance(s, Load)]
-        ahead = p.stages - 1
+        ahead, first = p.stages - 1, ""
+        if any(end.begins for end in p.ends):
+            first = "first"
+            w.line("int first = 0;")
+            self._end_loop()
         if loads:
             with w.block("const auto load_step = [&](int step) {", "};"):
                 w.line(f"const int stage = step % {p.stages};")
@@ -202,8 +207,11 @@ class KernelWriter:
                     for load in loads:
                         self._statement(load)
                 w.line("cp_async_fence();")
-            w.line(f"for (int step = 0; step < {ahead}; ++step) load_step(step);")
-        with w.block("for (int step = 0; step < steps; ++step) {"):
+            step = " + ".join((*filter(None, (first,)), "step"))
+            w.line(f"for (int step = 0; step < {ahead}; ++step) load_step({step});")
+        if not first:  # the first copies are on their way
+            self._end_loop()
+        with w.block(f"for (int step = {first or 0}; step < steps; ++step) {{"):
             w.line(f"cp_async_wait<{ahead - 1}>();")
             w.line("__syncthreads();")
             if loads:
@@ -217,6 +225,28 @@ class KernelWriter:
                 self._statement(*together)
         w.line("cp_async_wait<0>();")
         w.line("__syncthreads();")
+
+    def _end_loop(self) -> None:
+        """Write the bounds of the loop that conditions give: those of all rows of the block."""
+        w, p, loop = self.writer, self.program, self.program.space.loop
+        assert loop is not None
+        bare = Formulas(replace(p, tiles={}), w, self.storage)  # tiles are on their way
+        for end in p.ends:
+            dims = {d.name: d for v in (end.low, end.high) for d in p.type(v).dims}
+            own = dims.pop(loop.dim)
+            rows = [*dims.values()]
+            with w.block("{"):
+                w.line("[[maybe_unused]] const int step = 0;")
+                count = prod(d.size for d in rows)
+                head = f"const int seen = largest<{count}>([&]([[maybe_unused]] int i) {{"
+                with w.block(head, "});"):
+                    at = bare.coordinates(rows, 1) | {loop.dim: "0"}
+                    low, high = bare.write([end.low, end.high], Place(at, [*rows, own]))
+                    w.line(f"return {high}[0] - {low}[0];")
+                if end.begins:
+                    w.line(f"first = max(first, steps_before(1 - seen, {loop.tile}));")
+                else:
+                    w.line(f"steps = min(steps, steps_to(seen, {loop.tile}));")
 
     def _stage(self, tile: Tile) -> str:
         """Return where the tile of the step at hand begins."""

@@ -51,14 +51,15 @@ class Machine(Generic[S, V]):
 
     # -- loops ---------------------------------------------------------------------------------
 
-    def pipelined(self, steps: int, stages: int) -> None:
+    def pipelined(self, steps: range, stages: int) -> None:
         """Run a loop whose copies run one step less ahead than there are stages."""
-        for ahead in range(min(stages - 1, steps)):
-            self.copy(ahead)
-        for step in range(steps):
+        ahead = stages - 1
+        for step in steps[:ahead]:
+            self.copy(step)
+        for step in steps:
             self.enter(step)
-            if step + stages - 1 < steps:
-                self.copy(step + stages - 1)
+            if step + ahead in steps:
+                self.copy(step + ahead)
             self.step(step)
 
     def copy(self, step: int) -> None:

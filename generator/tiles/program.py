@@ -26,6 +26,7 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.ir.ops import MAXIMA
 from mirage_kernels.generator.meaning.reals import LOWEST
+from mirage_kernels.generator.tiles.loop_ends import LoopEnd, loop_ends
 from mirage_kernels.generator.tiles.statements import Reduce, Rows, Statement
 from mirage_kernels.generator.tiles.tensor_cores import COLUMNS
 
@@ -164,6 +165,11 @@ class BlockProgram:
         joined = self.statements[Phase.JOINED]
         few = (a for a in self.space.reduced if joined or self.space.loops_over(a))
         return tuple(a for a in few if self.extents[a.dim].dynamic)
+
+    @cached_property
+    def ends(self) -> tuple[LoopEnd, ...]:
+        """What steps of its loop are hidden whole."""
+        return loop_ends(self.body, self.iotas)
 
     def is_held(self, output: str) -> bool:
         """Say whether each block of a cluster stores its own part of an output."""

@@ -40,6 +40,7 @@ from mirage_kernels.generator.tiles.triton_formulas import (
     number,
 )
 from mirage_kernels.generator.tiles.triton_host import Host, Launch
+from mirage_kernels.generator.tiles.triton_text import enclosed
 
 TILE = 64  # of every axis while a muGraph is lowered: the text has names for extents
 ZERO_AT_ZERO = (
@@ -113,9 +114,7 @@ class _Kernel(Formulas):
         self.places()
         start, said = len(w.lines), self.program.statements
         self.phase(said[Phase.BEFORE])
-        self.in_loop = True
         self.loop(said[Phase.LOOP])
-        self.in_loop = False
         self.phase(said[Phase.AFTER])
         if self.rounded:
             w.lines.insert(start, f"{w.unit}{self.local('storage')} = {self.storage}")
@@ -172,10 +171,40 @@ class _Kernel(Formulas):
         if any(a.dim == dim for a in self.parted):
             start = f"{self.part_index(dim)} * {PART}_{dim}"
             end = f"min({start} + {PART}_{dim}, {dim})"
+        if self.program.ends:
+            start, end = self.ends(start, end)
         with self.writer.block(f"for {first} in range({start}, {end}, {LOOP}_{dim}):", ""):
             lanes = f"tl.arange(0, {LOOP}_{dim}).to(tl.int64)"
             self.assign(self.place(LOOP, dim), f"{first} + {lanes}")
+            self.in_loop = True
             self.phase(said)
+            self.in_loop = False
+
+    def ends(self, start: str, end: str) -> tuple[str, str]:
+        """Write between which places no condition hides whole steps; return their names.
+
+        From place to place of the first step `high - low` grows or falls by 1.
+        """
+        loop = self.program.space.loop
+        assert loop is not None
+        first, last, size = self.local("start"), self.local("end"), f"{LOOP}_{loop.dim}"
+        before = "" if start == "0" else f"{start} + "
+        lanes = f"tl.arange(0, {size}).to(tl.int64)"
+        self.assign(self.place(LOOP, loop.dim), f"{before}{lanes}")
+        self.at_hand.clear()
+        ends = {first: start, last: end}
+        for bound in self.program.ends:
+            wanted = self.union([bound.low, bound.high])
+            low, high = (self.read(v, wanted) for v in (bound.low, bound.high))
+            seen = f"tl.max({enclosed(high)} - {enclosed(low)})"
+            if bound.begins:
+                text = f"{before}({size} - {seen}) // {size} * {size}"
+                ends[first] = f"max({ends[first]}, {text})"
+            else:
+                ends[last] = f"min({ends[last]}, {before}{seen})"
+        for name, text in ends.items():
+            self.assign(name, text)
+        return first, last
 
     # -- statements --------------------------------------------------------------------------------
 

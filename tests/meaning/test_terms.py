@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from mirage_kernels.generator.ir import OPS, Kind
+from mirage_kernels.generator.meaning.abstract import elementwise
 from mirage_kernels.generator.meaning.terms import Terms
 
 SEEDS = range(40)
@@ -247,3 +249,12 @@ def test_more_leaves_than_there_are_small_primes_stay_apart() -> None:
     assert words.terms.contains(whole, words.mul(*leaves[100:400]))
     assert not words.terms.contains(whole, words.mul(*leaves[100:400], leaves[-1]))
     assert words.terms.occurrences(whole) == Counter({f"x{i}": 1 for i in range(499)})
+
+
+@pytest.mark.parametrize(
+    "op", [op.name for op in OPS.values() if op.commutative and op.kind is Kind.ELEMENTWISE]
+)
+def test_an_op_that_commutes_has_one_term(op: str) -> None:
+    terms = Terms()
+    a, b = (terms.leaf("input", name) for name in "ab")
+    assert elementwise(terms, op, [a, b]) == elementwise(terms, op, [b, a])

@@ -152,6 +152,43 @@ HEADS: Given = {
 }
 
 
+def padded(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+    at = torch.arange(k.shape[2])
+    seen = (at <= at[:, None]) & (at < lengths[:, None, None, None])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def documents_of_tokens(q: Tensor, k: Tensor, v: Tensor, ids: Tensor) -> Tensor:
+    at = torch.arange(k.shape[2])
+    seen = (at <= at[:, None]) & (ids[:, None] == ids)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def behind_starts(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
+    at = torch.arange(k.shape[2])
+    scores = q @ k.mT * 0.25
+    hidden = (at > at[:, None]) | (at < starts[:, None])
+    return torch.softmax(scores.masked_fill(hidden, HIDDEN), -1) @ v
+
+
+OF_TOKENS = {padded: "lengths", documents_of_tokens: "ids", behind_starts: "starts"}
+TOKENS: Given = {name: drawn(2, 2, 24, 16) for name in ("q", "k", "v")}
+NUMBERS = {"lengths": torch.tensor([24, 11]), "ids": torch.arange(24) // 7}
+NUMBERS["starts"] = torch.arange(24) // 7 * 7
+
+
+def of_tokens(run: Callable[..., Any]) -> Given:
+    return TOKENS | {OF_TOKENS[run]: NUMBERS[OF_TOKENS[run]]}
+
+
+@pytest.mark.parametrize("run", OF_TOKENS)
+def test_tokens_see_what_several_conditions_say(run: Callable[..., Any]) -> None:
+    program = cut_given(run, of_tokens(run))
+    assert [len(way) for way in ways(program)] == [1]
+    assert "[" not in ways(program)[0][0]
+    require_same(program, run, **of_tokens(run))
+
+
 @pytest.mark.parametrize("run", ATTENTIONS)
 def test_attention_sees_as_many_keys_as_a_length_says(run: Callable[..., Any]) -> None:
     program = cut_given(run, HEADS)
@@ -204,6 +241,7 @@ def test_a_whole_number_that_is_returned_is_pytorch_s() -> None:
 @cache
 def found(run: Callable[..., Any]) -> Result:
     own = HEADS if run in ATTENTIONS else TWO if run in (documents, between) else ROWS
+    own = of_tokens(run) if run in OF_TOKENS else own
     program = cut_given(run, own, make=really_made)
     assert not program.reasons
     (result,) = program.results
@@ -211,7 +249,7 @@ def found(run: Callable[..., Any]) -> Result:
 
 
 MADE = [softmax_of_lengths, behind_a_start, a_window, mean_of_lengths, turned, documents, between]
-MADE += [lengths_of_heads, alibi]
+MADE += [lengths_of_heads, alibi, *OF_TOKENS]
 
 
 @pytest.mark.parametrize("run", MADE)
@@ -231,6 +269,7 @@ def test_numbers_are_drawn_from_where_comparisons_matter() -> None:
     assert ranges[a_window] == {"lengths": "1..D2"}
     assert ranges[documents] == {"ids": "0..2", "others": "0..2"}
     assert [*ranges[between].values()] == ["0..D2-1", "1..D2"]
+    assert [*ranges[behind_starts].values()] == ["0..N-1"]
 
 
 def changed(graph: Graph, change: Callable[[Node], Node]) -> Graph:

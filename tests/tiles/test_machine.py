@@ -38,7 +38,7 @@ def test_copies_run_one_step_less_ahead_than_there_are_stages(
     stages: int, noted: list[str]
 ) -> None:
     machine = Noted()
-    machine.pipelined(3, stages)
+    machine.pipelined(range(3), stages)
     assert machine.noted == noted
 
 

@@ -78,7 +78,7 @@ def difference(name: str, dtype: str, folder: Path) -> float:
     for node in graph.inputs:
         (data,) = inputs[node.name].parts
         if not node.out.type.dims:
-            given.append(float(data))
+            given.append((float if node.out.type.dtype.is_real else int)(data))
         elif node.out.type.dtype is DType.INT32:
             given.append(torch.tensor(data).int())
         else:
@@ -138,7 +138,7 @@ def shared_bytes(name: str, folder: Path) -> dict[str, int]:
     for type_ in (n.out.type for n in graph.inputs):
         shape = [CALLED[d.name] if d.dynamic else d.size for d in type_.dims]
         tensor = torch.empty(shape, dtype=dtypes.get(type_.dtype), device="meta")
-        given.append(tensor if shape else 0.5)
+        given.append(tensor if shape else 0.5 if type_.dtype.is_real else 5)
     module.program(*given)
     return seen
 

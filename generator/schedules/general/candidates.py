@@ -27,7 +27,7 @@ from mirage_kernels.generator.schedules.general import (
     sizes_for,
     tiled,
 )
-from mirage_kernels.generator.schedules.general.options import choices, combines
+from mirage_kernels.generator.schedules.general.options import choices, combines, more_parts
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.check import require_same
@@ -77,8 +77,9 @@ def _by_parts(form: Form, sizes: Mapping[str, int], on: Target) -> list[GeneralK
     """
     graph, found = form.graph, dict[GeneralKnobs, None]()
     options = form.choices(sizes)
-    axes = {a.tile_key for s in graph.spaces if not combines(graph, s) for a in s.reduced}
-    for name, value in ((axis, v) for axis in sorted(axes) for v in options[axis]):
+    axes = {a.tile_key: a.dim for s in graph.spaces if not combines(graph, s) for a in s.reduced}
+    lengths = {a: dict.fromkeys((*options[a], *more_parts(sizes[axes[a]]))) for a in sorted(axes)}
+    for name, value in ((axis, v) for axis, own in lengths.items() for v in own):
         best, seen = explored(form, sizes, on, fixed={name: value})
         if seen[best] < inf:
             found |= {best: None, replace(best, stages=options["stages"][0]): None}

@@ -25,6 +25,7 @@ LOOP_TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 MOST_BLOCKS = 8  # of a cluster, on all architectures that have them
 CLUSTERS = (1, 2, 4, 6, MOST_BLOCKS)  # that hold a row; six may leave fewer processors idle
 PARTS = (1, 2, 4, MOST_BLOCKS, 32, 128, 512, LONG)  # over 8: another kernel adds them
+MORE_PARTS = (3, 6, 16)  # that are measured besides: how many blocks run at once is no power of two
 LOOPED_PARTS = (1, 2, 4, MOST_BLOCKS, 16, MOST_PARTS)  # of a dim of any extent, in loops
 
 _SUMS = ops_of_kind(Kind.REDUCE, Kind.STABILISER)
@@ -108,6 +109,11 @@ def _of_little(graph: Graph, sizes: Mapping[str, int]) -> set[str]:
 
 def _part_tiles(size: int, least: int, parts: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({-(-size // n // least) * least for n in parts}))
+
+
+def more_parts(size: int) -> tuple[int, ...]:
+    """Return other lengths of the parts of a sum, whole steps of most loops."""
+    return _part_tiles(size, LEAST_PART, MORE_PARTS)
 
 
 def _part(size: int, blocks: int) -> int:

@@ -56,7 +56,21 @@ def _gqa_full(
     peak = tl.full((BLOCK_T, BLOCK_G), -3.4028234663852886e38, tl.float32)
     sum_masked_total = tl.full((BLOCK_T, BLOCK_G), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_T, BLOCK_G, ALL_D), 0.0, tl.float32)
-    for first in range(0, L, STEP_L):
+    step_l = tl.arange(0, STEP_L).to(tl.int64)
+    int_1_minus_int_size_T = 1 - T
+    int_1_minus_int_size_T_plus = seq_lens_tile + int_1_minus_int_size_T
+    int_1_minus_int_size_T_plus_plus = offs_t.to(tl.int32) + int_1_minus_int_size_T_plus
+    seq_lens_minus_int_size_T = seq_lens_tile - T
+    seq_lens_minus_int_size_T_plus = offs_t.to(tl.int32) + seq_lens_minus_int_size_T
+    position_L_plus_window = window + step_l.to(tl.int32)
+    start = max(
+        0,
+        (STEP_L - tl.max(position_L_plus_window[None, :] - seq_lens_minus_int_size_T_plus[:, None]))
+        // STEP_L
+        * STEP_L,
+    )
+    end = min(L, tl.max(int_1_minus_int_size_T_plus_plus[:, None] - step_l.to(tl.int32)[None, :]))
+    for first in range(start, end, STEP_L):
         step_l = first + tl.arange(0, STEP_L).to(tl.int64)
         k_tile = tl.load(
             k_ptr

@@ -1,0 +1,96 @@
+"""Attention kernels that read no more keys than lengths, windows and causal masks let be seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from compilers import programs
+from torch import Tensor
+
+import mirage_kernels
+
+pytestmark = pytest.mark.usefixtures("nothing_loaded")
+KEYS, WINDOW = 8000, 200
+TEXT = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+def windowed(q, k, v, lengths):
+    at = torch.arange(k.shape[2], device=q.device)
+    seen = (at < lengths[:, None]) & (at >= lengths[:, None] - 200)
+    return scaled_dot_product_attention(q, k, v, seen[:, None, None], enable_gqa=True)
+
+def causal(q, k, v, positions):
+    seen = torch.arange(k.shape[1], device=q.device) <= positions[:, None]
+    return scaled_dot_product_attention(q, k, v, seen)
+
+def given(*shape):
+    return torch.empty(shape, dtype=torch.bfloat16, device="meta")
+
+NAME
+"""
+WINDOWED = """
+example_inputs = [given(3, 8, 1, 64), given(3, 2, 8000, 64), given(3, 2, 8000, 64)]
+example_inputs += [torch.empty(3, dtype=torch.int32, device="meta")]
+dynamic = [{0: "M"}, {0: "M"}, {0: "M"}, {0: "M"}]
+"""
+CAUSAL = """
+example_inputs = [given(64, 40, 64), given(64, 8000, 64), given(64, 8000, 64)]
+example_inputs += [torch.empty(40, dtype=torch.int64, device="meta")]
+dynamic = [{1: "T"}, None, None, {0: "T"}]
+"""
+
+
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both programs, compiled."""
+    texts = {"windowed": TEXT.replace("NAME", WINDOWED), "causal": TEXT.replace("NAME", CAUSAL)}
+    return programs(tmp_path_factory.mktemp("attention"), texts.items())
+
+
+def exact(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """Attention in float64, 0 where nothing is seen."""
+    scores = (q.double() @ k.double().mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf)
+    shared = scores.softmax(-1).where(seen, 0.0)
+    return shared @ v.double().where(v.isfinite(), 0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_what_no_length_or_window_lets_be_seen_is_not_read(attention: Path, rows: int) -> None:
+    mirage_kernels.load(attention)
+    draw = torch.Generator("cuda").manual_seed(rows)
+    q, k, v = (
+        torch.randn(rows, heads, n, 64, generator=draw, device="cuda").bfloat16()
+        for heads, n in ((8, 1), (2, KEYS), (2, KEYS))
+    )
+    lengths = torch.arange(rows, device="cuda", dtype=torch.int32) * 397 % KEYS + 1
+    at = torch.arange(KEYS, device="cuda")
+    seen = (at < lengths[:, None]) & (at >= lengths[:, None] - WINDOW)
+    seen = seen[:, None, None]
+    far = (at >= lengths[:, None] + 512) | (at < lengths[:, None] - WINDOW - 512)
+    far = far[:, None, :, None]
+    v, hidden = torch.where(far, torch.nan, v), torch.where(far, torch.nan, k)
+    made = mirage_kernels.program("windowed")(q, hidden, v, lengths)
+    k, v = (x.repeat_interleave(4, dim=1) for x in (k, v))
+    torch.testing.assert_close(made.double(), exact(q, k, v, seen), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 17, 64])
+def test_tokens_see_those_before_them(attention: Path, tokens: int) -> None:
+    mirage_kernels.load(attention)
+    draw = torch.Generator("cuda").manual_seed(tokens)
+    q, k, v = (
+        torch.randn(64, n, 64, generator=draw, device="cuda").bfloat16()
+        for n in (tokens, KEYS, KEYS)
+    )
+    positions = torch.arange(tokens, device="cuda").flip(0) * 111
+    at = torch.arange(KEYS, device="cuda")
+    far = (at >= 111 * tokens + 512)[:, None]
+    v, hidden = torch.where(far, torch.nan, v), torch.where(far, torch.nan, k)
+    made = mirage_kernels.program("causal")(q, hidden, v, positions)
+    wanted = exact(q, k, v, at <= positions[:, None])
+    torch.testing.assert_close(made.double(), wanted, rtol=2e-2, atol=2e-2)
