@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from mirage_kernels.generator.ir.graph import Graph, Node
 
 Terms = Counter[str]  # factors of inputs and of positions, by their nodes, and of 1 as ""
-_RANGE = re.compile(r"(\w+)\.\.(\w+)([+-]\d+)?")  # 1..L, 0..L-1
+_RANGE = re.compile(r"(\w+)\.\.(\w+)(?:/(\d+))?([+-]\d+)?")  # 1..L, 0..L-1, 1..L/16
 
 _LARGEST = 4096  # of numbers that are compared with nothing
 
@@ -24,7 +24,8 @@ def ends_of(text: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:
     if not found or not all(e.isdigit() or e in sizes for e in found.group(1, 2)):
         return None
     least, largest = (int(e) if e.isdigit() else sizes[e] for e in found.group(1, 2))
-    return least, max(least, largest + int(found[3])) if found[3] else largest
+    largest = -(-largest // int(found[3] or 1))
+    return least, max(least, largest + int(found[4])) if found[4] else largest
 
 
 def ranges_of(graph: Graph) -> dict[str, str]:
@@ -61,7 +62,8 @@ def _range(graph: Graph, name: str, compared: list[Terms]) -> str:
     """Return the values of one input, by the longest dim whose positions it is compared with.
 
     A length hides none of the positions at its largest value, all but one at its least; a start
-    the other way round. What is compared with other inputs as well is at most the longest such dim.
+    the other way round; where a number counts pages of positions, in these. What is compared with
+    other inputs as well is at most the longest such dim.
     """
     if not compared:
         return f"1..{_LARGEST}"
@@ -72,8 +74,11 @@ def _range(graph: Graph, name: str, compared: list[Terms]) -> str:
         return f"1..{longest.name}" if longest else f"{least}..{largest}"
     for terms in compared:
         sign, more = (1, -terms[""]) if terms[name] > 0 else (-1, terms[""] - 2)
+        each = abs(terms[name])
+        more = -(-more // each)
         against = [over[n] for n, f in terms.items() if n in over and f * sign < 0]
         least = max(least, 1 + more) if against and sign > 0 else least
         for dim in (d for d in against if d.size > most):
-            most, largest = dim.size, f"{dim.name}{more:+d}" if more else dim.name
+            pages = f"{dim.name}/{each}" if each > 1 else dim.name
+            most, largest = dim.size, f"{pages}{more:+d}" if more else pages
     return f"{least}..{largest}"

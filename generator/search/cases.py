@@ -202,3 +202,10 @@ def _counted_dims(graph: Graph) -> set[str]:
 
 def _axes(graph: Graph) -> list[Axis]:
     return [axis for space in graph.spaces for axis in space.axes]
+
+
+def batch_dims(spec: Graph) -> frozenset[str]:
+    """Return the dims that both operands of every contraction have: they number problems."""
+    products = spec.of("contract")
+    operands = [{*spec.values[name].type.names} for node in products for name in node.args]
+    return frozenset(set.intersection(*operands) - summed_dims(spec)) if operands else frozenset()

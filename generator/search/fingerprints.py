@@ -25,6 +25,7 @@ import numpy as np
 
 from mirage_kernels.generator.ir import OPS, DType, Graph, Node, parts_of
 from mirage_kernels.generator.ir import Value as Edge
+from mirage_kernels.generator.ir.distances import Distances
 from mirage_kernels.generator.ir.infer import SCALAR
 from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES, MAXIMA
 from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, Parts, array_reading
@@ -62,7 +63,7 @@ class Fingerprints:
     """
 
     def __init__(self, spec: Graph, long: frozenset[str]) -> None:
-        exponents = any(n.op == "exp" for n in spec.nodes)
+        exponents, spec = any(n.op == "exp" for n in spec.nodes), Distances.of(spec).short(spec)
         self.spec, self.field = spec, Field(_PRIME, 4, 0x5DEECE66D, exponents, total=True)
         self.arithmetic = _looked_up(self.field)
         sizes = {d: _WHOLE if d in long else _SHORT for d in seen_dims(spec)}

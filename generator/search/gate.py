@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Json, Value, parts_of, retile, with_precision
+from mirage_kernels.generator.ir.distances import Distances
 from mirage_kernels.generator.ir.dtypes import EIGHT_BITS
 from mirage_kernels.generator.meaning.arrays import (
     Array,
@@ -39,7 +40,7 @@ from mirage_kernels.generator.meaning.arrays import (
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results, walk
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.search.cases import bounded, seen_dims, summed_dims
+from mirage_kernels.generator.search.cases import batch_dims, bounded, seen_dims, summed_dims
 from mirage_kernels.generator.search.scores import EVERYWHERE, Drawn, Shifts, scores_of
 from mirage_kernels.generator.search.stabilise import stabilise
 
@@ -191,7 +192,8 @@ class Gate:
         for node in self.spec.inputs:
             name, shape = node.name, tuple(sizes[d] for d in node.out.type.names)
             if node.out.type.dtype is DType.INT32:
-                least, largest = self.recipe.range_of(name, sizes)
+                ends = self.recipe.range_of(name, sizes)
+                least, largest = map(self.distances.number, ends)
                 longest = least + int(length_share * (largest - least))
                 drawn.append(rng.integers(least, longest + 1, shape))
             elif node.out.type.dtype is DType.BOOL:
@@ -210,7 +212,8 @@ class Gate:
         """Return the candidate's errors; raise VerifyError when one is beyond the tolerance."""
         stored = self.recipe.stored(self.dtype)
         require_storage(self.spec, candidate, stored)
-        cut, storage = retile(candidate, self.tiles()), array_reading(STORAGE, self.sizes())
+        cut = retile(self.distances.short(candidate), self.tiles())
+        storage = array_reading(STORAGE, self.sizes())
         found = []
         for reference in self.references:
             made = results(cut, reference.inputs, storage)
@@ -276,7 +279,12 @@ class Gate:
     @cached_property
     def safe(self) -> Graph:
         """The spec, its exponentials made safe: float64 overflows too."""
-        return stabilise(self.spec, self.dtype)
+        return stabilise(self.distances.short(self.spec), self.dtype)
+
+    @cached_property
+    def distances(self) -> Distances:
+        """What its conditions compare with, for sums as short as these."""
+        return Distances.of(self.spec, LONG // 3)
 
     @cached_property
     def hidden(self) -> dict[int, Bools]:
@@ -335,13 +343,6 @@ class Gate:
                 node = replace(node, outs=(Value(node.name, type_),))
             nodes.append(node)
         return replace(self.safe, nodes=tuple(nodes))
-
-
-def batch_dims(spec: Graph) -> frozenset[str]:
-    """Return the dims that both operands of every contraction have: they number problems."""
-    products = spec.of("contract")
-    operands = [{*spec.values[name].type.names} for node in products for name in node.args]
-    return frozenset(set.intersection(*operands) - summed_dims(spec)) if operands else frozenset()
 
 
 def hidden_positions(

@@ -37,6 +37,13 @@ def places_of(spec: Graph, sizes: Mapping[str, int]) -> Places:
     return found
 
 
+def leaves_some(
+    spec: Graph, sizes: Mapping[str, int], places: Places, given: Mapping[str, Array]
+) -> bool:
+    """Say whether masks leave something of everything that is summed; `given`: what they take."""
+    return _seen(spec, sizes, places, given)[0]
+
+
 def _are_masks_alone(spec: Graph) -> bool:
     """Say whether positions are compared with positions and numbers, and are nothing else."""
     whole = [n for n in spec.nodes if n.op in ("input", "size") and not _is_real(n)]
@@ -65,12 +72,14 @@ def _drawn(extents: Mapping[str, tuple[int, int]]) -> Iterator[Places]:
         yield places
 
 
-def _seen(spec: Graph, sizes: Mapping[str, int], places: Places) -> tuple[bool, bool]:
+def _seen(
+    spec: Graph, sizes: Mapping[str, int], places: Places, given: Mapping[str, Array] | None = None
+) -> tuple[bool, bool]:
     """Say whether masks leave something of everything that is summed, and whether all hide some."""
     reading, summed = array_reading(FLOAT64, sizes, places), summed_dims(spec)
-    found: dict[str, Array] = {}
+    found = dict(given or {})
     for node in spec.nodes:
-        if not _is_real(node):
+        if not _is_real(node) and node.name not in found:
             found[node.name] = reading[node.op](node, [found[a] for a in node.args])[0]
     leaves = hides = True
     for mask in (found[n.args[0]] for n in spec.of("where")):

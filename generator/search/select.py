@@ -10,8 +10,9 @@ from math import isfinite
 from mirage_kernels.generator.errors import MirageError, SearchError, ToolchainError
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.meaning.cost import Estimate, contiguous_dims, estimate
+from mirage_kernels.generator.search.cases import batch_dims
 from mirage_kernels.generator.search.extract import FEW, nominal_sizes
-from mirage_kernels.generator.search.gate import Gate, batch_dims
+from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import LARGEST_TILE
 from mirage_kernels.generator.search.sketch import Counts, ProgramSketch

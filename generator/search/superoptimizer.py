@@ -21,8 +21,7 @@ from mirage_kernels.generator.ir.text import to_json as graph_json
 from mirage_kernels.generator.jobs.job import Job, Round, code_digest, work
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.request import Event, Progress
-from mirage_kernels.generator.search.cases import Case, seen_dims, summed_dims
-from mirage_kernels.generator.search.gate import batch_dims
+from mirage_kernels.generator.search.cases import Case, batch_dims, seen_dims, summed_dims
 from mirage_kernels.generator.search.independent import independent_specs
 from mirage_kernels.generator.search.kernels import Search, Task
 from mirage_kernels.generator.search.lower import Goal, lower

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from mirage_kernels.generator.errors import GraphError, UndefinedError, VerifyError
 from mirage_kernels.generator.ir import Dim, DType, Graph, Json, Node, retile
 from mirage_kernels.generator.ir.codec import to_data
+from mirage_kernels.generator.ir.distances import Distances
 from mirage_kernels.generator.ir.ranges import ends_of, ranges_of
 from mirage_kernels.generator.meaning.arrays import Array, Places, array_reading
 from mirage_kernels.generator.meaning.degree import failure_probability
@@ -30,7 +31,7 @@ from mirage_kernels.generator.meaning.field import (
 )
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.search.cases import Case, smaller, tiles_of
-from mirage_kernels.generator.search.places import places_of
+from mirage_kernels.generator.search.places import leaves_some, places_of
 
 Sizes = Mapping[str, int]
 Ints = npt.NDArray[np.int64]
@@ -95,7 +96,9 @@ class Prover:
 
     def __init__(self, spec: Graph, *, range_of: RangeOf | None = None) -> None:
         self.spec, self.range_of = spec, range_of or self.any_length
-        self._ranges = ranges_of(spec)
+        self.distances, self._ranges = Distances.of(spec), ranges_of(spec)
+        self.near = self.distances.short(spec)
+        self._near_ranges = ranges_of(self.near)
         self._places: dict[tuple[tuple[str, int], ...], Places] = {}
         self._references: dict[tuple[int, tuple[tuple[str, int], ...]], Reference] = {}
 
@@ -103,7 +106,7 @@ class Prover:
         """Return which positions these extents stand for."""
         key = tuple(sizes.items())
         if key not in self._places:
-            self._places[key] = places_of(self.spec, sizes)
+            self._places[key] = places_of(self.near, sizes)
         return self._places[key]
 
     def any_length(self, name: str, sizes: Sizes) -> tuple[int, int]:
@@ -139,7 +142,8 @@ class Prover:
         """
         what = "cut"
         try:
-            tiled, what = retile(candidate, case.tiles), "evaluated"
+            tiled = self.distances.short(retile(candidate, case.tiles))
+            what = "evaluated"
             reference = self.reference(case.sizes, seed)
             arithmetic = field_arithmetic(reference.field)
             reading = array_reading(arithmetic, case.sizes, self.places(case.sizes))
@@ -160,14 +164,15 @@ class Prover:
         key = (seed, tuple(sizes.items()))
         if key in self._references:
             return self._references[key]
-        attempts = list(self._attempts())
-        for attempt, raised in enumerate(attempts):
-            exponents = bool(self.spec.of("exp"))
+        attempts, exponents = list(self._attempts()), bool(self.spec.of("exp"))
+        for again, (attempt, raised) in product((False, True), enumerate(attempts)):
             field = draw_field(seed + attempt * RETRY_STRIDE, exponents=exponents)
             inputs = self.random_inputs(sizes, field, (seed, attempt), raised=raised)
+            if attempt and self._leaves_some(inputs, sizes) == again:
+                continue  # what leaves nothing to sum is tried last
             reading = array_reading(field_arithmetic(field), sizes, self.places(sizes))
             try:
-                made = Reference(field, inputs, results(self.spec, inputs, reading))
+                made = Reference(field, inputs, results(self.near, inputs, reading))
             except UndefinedError:
                 continue  # by chance, or by lengths that leave nothing to sum: raise them
             if sum(a.parts[0].size for a in (*made.inputs, *made.wanted)) <= FEW_ELEMENTS:
@@ -178,6 +183,12 @@ class Prover:
             'its mask may leave nothing to sum: say what lengths may be, ranges={"lens": "1..L"}',
         )
 
+    def _leaves_some(self, inputs: Sequence[Array], sizes: Sizes) -> bool:
+        """Say whether masks of these inputs leave something to sum."""
+        pairs = zip(self.spec.inputs, inputs, strict=True)
+        given = {node.name: x for node, x in pairs if not x.real}
+        return not given or leaves_some(self.near, sizes, self.places(sizes), given)
+
     def _attempts(self) -> Iterator[dict[str, float]]:
         """Yield by which parts of their ranges to raise lengths: by none, one input's, all.
 
@@ -187,7 +198,7 @@ class Prover:
         """
         names, masks = self.spec.whole, self.spec.masks
         yield {}
-        for sign in (1, -1):
+        for sign in (1, -1) if names else (1,):
             for raised in (*([n] for n in names if len(names) > 1), names):
                 for part in range(1, RETRIES):
                     yield dict.fromkeys(raised, sign * part / (RETRIES - 1))
@@ -197,6 +208,15 @@ class Prover:
                 yield {m: sign * share for m, sign in zip(masks, signs, strict=True)} | (
                     dict.fromkeys(names, share)
                 )
+
+    def _ends(self, name: str, sizes: Sizes) -> tuple[int, int]:
+        """Return the values of a whole number where distances are short."""
+        given, ranges = self.range_of(name, sizes), (self._ranges, self._near_ranges)
+        own, near = (ends_of(texts[name], sizes) for texts in ranges)
+        if given == own and near is not None:
+            return near
+        least, largest = map(self.distances.number, given)
+        return least, largest
 
     def random_inputs(
         self, sizes: Sizes, field: Field, draw: tuple[int, int], *, raised: Mapping[str, float]
@@ -221,7 +241,7 @@ class Prover:
             if node.out.type.dtype.is_real:
                 inputs.append(Array(names, random_parts(field, shape, rng)))
                 continue
-            least, largest = self.range_of(node.name, sizes)
+            least, largest = self._ends(node.name, sizes)
             if least > largest:
                 raise VerifyError(f"{node.name} has no value at extents {_text(sizes)}")
             by = round((largest - least) * raised.get(node.name, 0.0))

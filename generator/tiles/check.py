@@ -23,6 +23,7 @@ from mirage_kernels.generator.ir import (
     of_results,
     retile,
 )
+from mirage_kernels.generator.ir.distances import Distances
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
@@ -110,9 +111,9 @@ def require_results(
 def shortened(graph: Graph, steps: int = STEPS) -> tuple[Graph, dict[str, int]]:
     """Return a muGraph with short static extents and its own tiles, and extents of all dims.
 
-    Loops have so many steps.
+    Loops have so many steps, and conditions hide some of these.
     """
-    graph = _with_short_parts(graph)
+    graph = _with_short_parts(Distances.of(graph).short(graph))
     sizes = short_extents(graph, steps)
     return _with_extents(graph, sizes), sizes
 

@@ -26,6 +26,11 @@ def causal(q, k, v, positions):
     seen = torch.arange(k.shape[1], device=q.device) <= positions[:, None]
     return scaled_dot_product_attention(q, k, v, seen)
 
+def documents(q, k, v, ids, lengths):
+    at = torch.arange(q.shape[2], device=q.device)
+    seen = (at <= at[:, None]) & (ids[:, None] == ids[:, :, None]) & (at < lengths[:, None, None])
+    return scaled_dot_product_attention(q, k, v, seen[:, None])
+
 def given(*shape):
     return torch.empty(shape, dtype=torch.bfloat16, device="meta")
 
@@ -43,11 +48,20 @@ dynamic = [{1: "T"}, None, None, {0: "T"}]
 """
 
 
+DOCUMENTS = """
+example_inputs = [given(3, 2, 40, 64)] * 3
+example_inputs += [torch.empty(3, 40, dtype=torch.int32, device="meta")]
+example_inputs += [torch.empty(3, dtype=torch.int32, device="meta")]
+dynamic = [{0: "B", 2: "T"}] * 3 + [{0: "B", 1: "T"}, {0: "B"}]
+"""
+
+
 @pytest.fixture(scope="module")
 def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both programs, compiled."""
-    texts = {"windowed": TEXT.replace("NAME", WINDOWED), "causal": TEXT.replace("NAME", CAUSAL)}
-    return programs(tmp_path_factory.mktemp("attention"), texts.items())
+    """The programs, compiled."""
+    given = {"windowed": WINDOWED, "causal": CAUSAL, "documents": DOCUMENTS}
+    texts = [(name, TEXT.replace("NAME", lines)) for name, lines in given.items()]
+    return programs(tmp_path_factory.mktemp("attention"), texts)
 
 
 def exact(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
@@ -93,4 +107,21 @@ def test_tokens_see_those_before_them(attention: Path, tokens: int) -> None:
     v, hidden = torch.where(far, torch.nan, v), torch.where(far, torch.nan, k)
     made = mirage_kernels.program("causal")(q, hidden, v, positions)
     wanted = exact(q, k, v, at <= positions[:, None])
+    torch.testing.assert_close(made.double(), wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 33, 64])
+def test_tokens_see_their_document_up_to_where_padding_begins(attention: Path, tokens: int) -> None:
+    mirage_kernels.load(attention)
+    draw = torch.Generator("cuda").manual_seed(tokens)
+    q, k, v = (
+        torch.randn(3, 2, tokens, 64, generator=draw, device="cuda").bfloat16() for _ in range(3)
+    )
+    at = torch.arange(tokens, device="cuda", dtype=torch.int32)
+    ids = torch.stack([at // 7, at // 20, 0 * at])
+    lengths = torch.tensor([tokens, tokens, (tokens + 1) // 2], device="cuda", dtype=torch.int32)
+    seen = (at <= at[:, None]) & (ids[:, None] == ids[:, :, None]) & (at < lengths[:, None, None])
+    made = mirage_kernels.program("documents")(q, k, v, ids, lengths)
+    wanted = exact(q, k, v, seen[:, None])
     torch.testing.assert_close(made.double(), wanted, rtol=2e-2, atol=2e-2)

@@ -56,6 +56,15 @@ def a_window(x: Tensor, lengths: Tensor) -> Tensor:
     return torch.where(seen, x, 0.0).sum(-1)
 
 
+def a_wide_window(x: Tensor, lengths: Tensor) -> Tensor:
+    seen = (places(x) < lengths[:, None]) & (places(x) >= lengths[:, None] - 200)
+    return torch.softmax(x.masked_fill(~seen, HIDDEN), -1)
+
+
+def of_pages(x: Tensor, lengths: Tensor) -> Tensor:
+    return torch.softmax(x.masked_fill(places(x) >= 16 * lengths[:, None], HIDDEN), -1)
+
+
 def added(x: Tensor, lengths: Tensor) -> Tensor:
     bias = torch.where(places(x) < lengths[:, None], 0.0, HIDDEN)
     return torch.softmax(x.float() + bias, -1)
@@ -89,6 +98,9 @@ def slopes(x: Tensor, lengths: Tensor) -> Tensor:
 ROWS: Given = {"x": drawn(6, 24), "lengths": LENGTHS}
 OF_ROWS = [softmax_of_lengths, sum_of_lengths, up_to_a_position, behind_a_start, a_window, added]
 OF_ROWS += [of_no_padding, mean_of_lengths, decayed, turned, slopes]
+
+
+WIDE: Given = {"x": drawn(6, 600), "lengths": 25 * LENGTHS}
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
@@ -241,7 +253,7 @@ def test_a_whole_number_that_is_returned_is_pytorch_s() -> None:
 @cache
 def found(run: Callable[..., Any]) -> Result:
     own = HEADS if run in ATTENTIONS else TWO if run in (documents, between) else ROWS
-    own = of_tokens(run) if run in OF_TOKENS else own
+    own = of_tokens(run) if run in OF_TOKENS else WIDE if run in (a_wide_window, of_pages) else own
     program = cut_given(run, own, make=really_made)
     assert not program.reasons
     (result,) = program.results
@@ -249,7 +261,7 @@ def found(run: Callable[..., Any]) -> Result:
 
 
 MADE = [softmax_of_lengths, behind_a_start, a_window, mean_of_lengths, turned, documents, between]
-MADE += [lengths_of_heads, alibi, *OF_TOKENS]
+MADE += [lengths_of_heads, alibi, *OF_TOKENS, a_wide_window, of_pages]
 
 
 @pytest.mark.parametrize("run", MADE)
@@ -270,6 +282,7 @@ def test_numbers_are_drawn_from_where_comparisons_matter() -> None:
     assert ranges[documents] == {"ids": "0..2", "others": "0..2"}
     assert [*ranges[between].values()] == ["0..D2-1", "1..D2"]
     assert [*ranges[behind_starts].values()] == ["0..N-1"]
+    assert ranges[of_pages] == {"lengths": "1..D2/16"}
 
 
 def changed(graph: Graph, change: Callable[[Node], Node]) -> Graph:
@@ -291,8 +304,18 @@ def half(node: Node) -> Node:
     return replace(node, args=(node.args[0],) * 2) if node.op == "both" else node
 
 
-MUTANTS = [(softmax_of_lengths, turned_round), (softmax_of_lengths, never_hidden)]
+def other_half(node: Node) -> Node:
+    return replace(node, args=(node.args[1],) * 2) if node.op == "both" else node
+
+
+def one_more(node: Node) -> Node:
+    return replace(node, value=17) if node.op == "const" and node.value == 16 else node
+
+
+MUTANTS = [(of_pages, one_more), (of_pages, turned_round)]
+MUTANTS += [(softmax_of_lengths, turned_round), (softmax_of_lengths, never_hidden)]
 MUTANTS += [(between, half), (documents, half), (a_window, half), (alibi, turned_round)]
+MUTANTS += [(run, change) for run in (a_wide_window, *OF_TOKENS) for change in (half, other_half)]
 
 
 @pytest.mark.parametrize(("run", "change"), MUTANTS)
@@ -305,6 +328,17 @@ def test_a_comparison_that_is_dropped_or_turned_round_is_refused(
     prover.prove(graph, small_cases(spec), seed=3)
     with pytest.raises(VerifyError):
         prover.prove(changed(graph, change), small_cases(spec), seed=3)
+
+
+@pytest.mark.parametrize("change", [half, other_half])
+def test_the_gate_sees_whether_a_window_wider_than_its_sums_is_kept(
+    change: Callable[[Node], Node],
+) -> None:
+    request, graph = found(a_wide_window).request, found(a_wide_window).record.graph
+    gate = Gate(trace(request.recipe, request.shape, request.dtype), request.recipe, DType.BF16)
+    gate.measure(graph)
+    with pytest.raises(VerifyError):
+        gate.measure(changed(graph, change))
 
 
 def uncovered(node: Node) -> Node:
