@@ -27,21 +27,6 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tenso
     return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
 
 
-# Pages of 16 keys, one more in use for each sequence: of all keys about half are seen.
-@program(
-    "others/attention_of_pages",
-    rows=ROWS[-1:],
-    **CACHE,
-    pages=("M",),
-    at={"pages": 1},
-    parts=dict.fromkeys(("keys", "values"), (ROWS[-1] + 1) / 2 / (KEYS // 16)),
-)
-def paged(q: Tensor, keys: Tensor, values: Tensor, pages: Tensor) -> Tensor:
-    seen = torch.arange(KEYS, device=q.device) < 16 * pages[:, None]
-    mask = seen[:, None, None]
-    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
-
-
 @program(
     "others/window_of_positions",
     rows=ROWS,

@@ -181,7 +181,7 @@ class _Kernel(Formulas):
             self.in_loop = False
 
     def ends(self, start: str, end: str) -> tuple[str, str]:
-        """Write between which places no condition hides whole steps; return their names.
+        """Write between which places no condition hides whole steps, and return these.
 
         From place to place of the first step `high - low` grows or falls by 1.
         """
@@ -192,19 +192,21 @@ class _Kernel(Formulas):
         lanes = f"tl.arange(0, {size}).to(tl.int64)"
         self.assign(self.place(LOOP, loop.dim), f"{before}{lanes}")
         self.at_hand.clear()
-        ends = {first: start, last: end}
+        ends, seen = {first: start, last: end}, self.local("seen")
         for bound in self.program.ends:
             wanted = self.union([bound.low, bound.high])
-            low, high = (self.read(v, wanted) for v in (bound.low, bound.high))
-            seen = f"tl.max({enclosed(high)} - {enclosed(low)})"
+            low, high = (enclosed(self.read(v, wanted)) for v in (bound.low, bound.high))
+            name, text = last, f"min({ends[last]}, {before}{{}})"
             if bound.begins:
-                text = f"{before}({size} - {seen}) // {size} * {size}"
-                ends[first] = f"max({ends[first]}, {text})"
-            else:
-                ends[last] = f"min({ends[last]}, {before}{seen})"
-        for name, text in ends.items():
-            self.assign(name, text)
-        return first, last
+                name = first
+                text = f"max({ends[first]}, {before}({size} - {{}}) // {size} * {size})"
+            most = f"tl.max({high} - {low})"
+            if len(f"{name} = {text.format(most)}") > self.writer.room:
+                self.assign(seen, most)
+                most = seen
+            self.assign(name, text.format(most))
+            ends[name] = name
+        return ends[first], ends[last]
 
     # -- statements --------------------------------------------------------------------------------
 

@@ -60,16 +60,12 @@ def _gqa_full(
     int_1_minus_int_size_T = 1 - T
     int_1_minus_int_size_T_plus = seq_lens_tile + int_1_minus_int_size_T
     int_1_minus_int_size_T_plus_plus = offs_t.to(tl.int32) + int_1_minus_int_size_T_plus
+    end = min(L, tl.max(int_1_minus_int_size_T_plus_plus[:, None] - step_l.to(tl.int32)[None, :]))
     seq_lens_minus_int_size_T = seq_lens_tile - T
     seq_lens_minus_int_size_T_plus = offs_t.to(tl.int32) + seq_lens_minus_int_size_T
     position_L_plus_window = window + step_l.to(tl.int32)
-    start = max(
-        0,
-        (STEP_L - tl.max(position_L_plus_window[None, :] - seq_lens_minus_int_size_T_plus[:, None]))
-        // STEP_L
-        * STEP_L,
-    )
-    end = min(L, tl.max(int_1_minus_int_size_T_plus_plus[:, None] - step_l.to(tl.int32)[None, :]))
+    seen = tl.max(position_L_plus_window[None, :] - seq_lens_minus_int_size_T_plus[:, None])
+    start = max(0, (STEP_L - seen) // STEP_L * STEP_L)
     for first in range(start, end, STEP_L):
         step_l = first + tl.arange(0, STEP_L).to(tl.int64)
         k_tile = tl.load(

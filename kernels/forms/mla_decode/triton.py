@@ -59,9 +59,8 @@ def _mla_decode(
     sum_masked_total = tl.full((BLOCK_Hq,), 0.0, tl.float32)
     masked_product_total = tl.full((BLOCK_Hq, ALL_C), 0.0, tl.float32)
     step_l = tl.arange(0, STEP_L).to(tl.int64)
-    start = 0
     end = min(L, tl.max(seq_lens_tile - step_l.to(tl.int32)))
-    for first in range(start, end, STEP_L):
+    for first in range(0, end, STEP_L):
         step_l = first + tl.arange(0, STEP_L).to(tl.int64)
         k_rope_tile = tl.load(
             k_rope_ptr
