@@ -7,6 +7,8 @@
     masked_fill(x, a, n)    ->  a * n + masked(1 - a, x)
     x * (y > 0), float(a)   ->  as they are, of numbers
 
+    abs(i) <= n             ->  (i <= n) & (i >= -n), of whole numbers: a mask still
+
 masked(a, x) is x where a is not 0, and 0 elsewhere, whatever x is there. Conditions on positions
 and boolean tensors are masks (frontend/masks.py), and one that anything else takes stays PyTorch's.
 """
@@ -42,7 +44,32 @@ def as_numbers(graph: Any) -> None:
     """Rewrite the conditions of a graph, and what takes them."""
     from mirage_kernels import program_operators  # noqa: F401  (registers them)
 
+    for node in [*graph.nodes]:
+        if is_op(node, "lt", "le", "gt", "ge") and _compares_absolute(node):
+            _without_absolute(graph, node)
     _Conditions(graph).rewrite()
+
+
+def _compares_absolute(node: Node) -> bool:
+    """Say whether the absolute value of a whole number is compared with a number."""
+    x, n = node.args
+    of_whole = is_op(x, "abs") and not x.meta["val"].is_floating_point()
+    return bool(of_whole) and isinstance(n, int) and not mutates(node)
+
+
+def _without_absolute(graph: Any, node: Node) -> None:
+    """Compare a whole number with both ends of where its absolute value is."""
+    import torch
+
+    aten, (x, n) = torch.ops.aten, node.args
+    within = (aten.le.Scalar, aten.ge.Scalar)
+    if is_op(node, "lt", "ge"):
+        within = (aten.lt.Scalar, aten.gt.Scalar)
+    ends = [added(graph, node, op, (x.args[0], m)) for op, m in zip(within, (n, -n), strict=True)]
+    made = added(graph, node, aten.logical_and.default, tuple(ends))
+    if is_op(node, "gt", "ge"):
+        made = added(graph, node, aten.logical_not.default, (made,))
+    substitute(graph, node, made)
 
 
 @dataclass

@@ -56,6 +56,16 @@ def a_window(x: Tensor, lengths: Tensor) -> Tensor:
     return torch.where(seen, x, 0.0).sum(-1)
 
 
+def a_band(x: Tensor, lengths: Tensor) -> Tensor:
+    away = (places(x) - lengths[:, None]).abs()
+    return torch.where(away <= 4, x, 0.0).sum(-1) + torch.where(away > 7, x, 0.0).sum(-1)
+
+
+def inside_a_band(x: Tensor, lengths: Tensor) -> Tensor:
+    away = (lengths[:, None] - places(x)).abs()
+    return torch.softmax(x.masked_fill(away >= 5, HIDDEN), -1) * (away < 3)
+
+
 def a_wide_window(x: Tensor, lengths: Tensor) -> Tensor:
     seen = (places(x) < lengths[:, None]) & (places(x) >= lengths[:, None] - 200)
     return torch.softmax(x.masked_fill(~seen, HIDDEN), -1)
@@ -97,7 +107,7 @@ def slopes(x: Tensor, lengths: Tensor) -> Tensor:
 
 ROWS: Given = {"x": drawn(6, 24), "lengths": LENGTHS}
 OF_ROWS = [softmax_of_lengths, sum_of_lengths, up_to_a_position, behind_a_start, a_window, added]
-OF_ROWS += [of_no_padding, mean_of_lengths, decayed, turned, slopes]
+OF_ROWS += [a_band, inside_a_band, of_no_padding, mean_of_lengths, decayed, turned, slopes]
 
 
 WIDE: Given = {"x": drawn(6, 600), "lengths": 25 * LENGTHS}
