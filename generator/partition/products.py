@@ -98,7 +98,7 @@ def is_batched(node: Node) -> bool:
 
 
 def has_few_columns(recipe: Recipe) -> bool:
-    """Say whether all products are by [K, N] matrices, of so few columns that no schedule fits.
+    """Say whether products are by vectors, or [K, N] matrices of so few columns that none fits.
 
     General kernels are as fast as PyTorch there (`others/router_columns`, 4096 -> 128 with a
     softmax: 4.7 us, PyTorch 7.2). Of 4096 columns they were not: 13.7 us, PyTorch 12.2.
@@ -107,7 +107,9 @@ def has_few_columns(recipe: Recipe) -> bool:
     for node in spec.of("contract"):
         static = (spec.values[a].type for a in node.args)
         weights = [t for t in static if not any(d.dynamic for d in t.dims)]
-        found += [t.names[-1] != node.over and t.dims[-1].size <= FEW_COLUMNS for t in weights]
+        vectors = [len(t.dims) == 1 for t in weights]
+        few = [t.names[-1] != node.over and t.dims[-1].size <= FEW_COLUMNS for t in weights]
+        found += map(max, vectors, few)
     return bool(found) and all(found)
 
 

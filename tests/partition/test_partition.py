@@ -403,6 +403,15 @@ def test_a_single_element_goes_through_functions_to_what_it_is_as_wide_as() -> N
     require_same(program, scaled, x=drawn(5, 96), s=drawn(), t=drawn(1))
 
 
+def test_a_product_by_a_vector_is_one_kernel_with_what_comes_behind_it() -> None:
+    def value_head(x: Tensor, w: Tensor) -> Tensor:
+        return torch.sigmoid(x @ w)
+
+    program = cut(value_head, ["x"], make=really_made, x=(8, 256), w=(256,))
+    assert ways(program) == [["matmul, sigmoid"]]
+    require_same(program, value_head, x=drawn(5, 256), w=drawn(256))
+
+
 def test_a_single_element_beside_single_columns_is_pytorch_s() -> None:
     def head(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return torch.sigmoid(F.linear(x, w, b)).squeeze(-1)
