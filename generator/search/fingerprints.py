@@ -25,7 +25,6 @@ import numpy as np
 
 from mirage_kernels.generator.ir import OPS, DType, Graph, Node, parts_of
 from mirage_kernels.generator.ir import Value as Edge
-from mirage_kernels.generator.ir.distances import Distances
 from mirage_kernels.generator.ir.infer import SCALAR
 from mirage_kernels.generator.ir.ops import ACCUMS, COMBINES, MAXIMA
 from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, Parts, array_reading
@@ -38,7 +37,7 @@ from mirage_kernels.generator.meaning.field import (
 )
 from mirage_kernels.generator.meaning.walk import walk
 from mirage_kernels.generator.search.cases import seen_dims
-from mirage_kernels.generator.search.places import places_of
+from mirage_kernels.generator.search.places import distances_of, places_of
 from mirage_kernels.generator.search.sketch import BOTH, GRID, LOOP, Dims, Step, View
 from mirage_kernels.generator.search.stacks import AXES, Made, digest, digests, stacked
 from mirage_kernels.generator.search.values import LOAD, Saturation, Value, Values
@@ -63,7 +62,7 @@ class Fingerprints:
     """
 
     def __init__(self, spec: Graph, long: frozenset[str]) -> None:
-        exponents, spec = any(n.op == "exp" for n in spec.nodes), Distances.of(spec).short(spec)
+        exponents, spec = any(n.op == "exp" for n in spec.nodes), distances_of(spec).short(spec)
         self.spec, self.field = spec, Field(_PRIME, 4, 0x5DEECE66D, exponents, total=True)
         self.arithmetic = _looked_up(self.field)
         sizes = {d: _WHOLE if d in long else _SHORT for d in seen_dims(spec)}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from mirage_kernels.generator.ir import DType, Graph, Node
+from mirage_kernels.generator.ir.distances import Distances
 from mirage_kernels.generator.meaning.arrays import Array, Places, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.search.cases import summed_dims
@@ -35,6 +36,13 @@ def places_of(spec: Graph, sizes: Mapping[str, int]) -> Places:
             return places
         found = found or (places if leaves else {})
     return found
+
+
+def distances_of(spec: Graph) -> Distances:
+    """Return what conditions compare with in proofs: as it is where short extents have places."""
+    dims = [n.out.type.dims[0] for n in spec.of("iota")]
+    static = bool(dims) and not any(d.dynamic for d in dims)
+    return Distances({}) if static and _are_masks_alone(spec) else Distances.of(spec)
 
 
 def leaves_some(

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from mirage_kernels.generator.errors import GraphError, UndefinedError, VerifyError
 from mirage_kernels.generator.ir import Dim, DType, Graph, Json, Node, retile
 from mirage_kernels.generator.ir.codec import to_data
-from mirage_kernels.generator.ir.distances import Distances
 from mirage_kernels.generator.ir.ranges import ends_of, ranges_of
 from mirage_kernels.generator.meaning.arrays import Array, Places, array_reading
 from mirage_kernels.generator.meaning.degree import failure_probability
@@ -31,7 +30,7 @@ from mirage_kernels.generator.meaning.field import (
 )
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.search.cases import Case, smaller, tiles_of
-from mirage_kernels.generator.search.places import leaves_some, places_of
+from mirage_kernels.generator.search.places import distances_of, leaves_some, places_of
 
 Sizes = Mapping[str, int]
 Ints = npt.NDArray[np.int64]
@@ -96,7 +95,7 @@ class Prover:
 
     def __init__(self, spec: Graph, *, range_of: RangeOf | None = None) -> None:
         self.spec, self.range_of = spec, range_of or self.any_length
-        self.distances, self._ranges = Distances.of(spec), ranges_of(spec)
+        self.distances, self._ranges = distances_of(spec), ranges_of(spec)
         self.near = self.distances.short(spec)
         self._near_ranges = ranges_of(self.near)
         self._places: dict[tuple[tuple[str, int], ...], Places] = {}
