@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.graph import Graph, Node
@@ -26,12 +27,11 @@ class Distances:
     @staticmethod
     def of(graph: Graph, longest: int = LONGEST) -> Distances:
         """Return shorter distances than those of a graph, and of its blocks, beyond the longest."""
-        numbers = sorted({abs(int(n.value)) for n in _numbers(graph)})
-        before = now = max((n for n in numbers if n <= longest), default=0)
-        now, known = max(longest, now + 1) - 1, dict[int, int]()
-        for number in (n for n in numbers if n > longest):
-            now += min(number - before, 2) if known else 1
-            before, known = number, {**known, number: now}
+        numbers, known = sorted({abs(int(n.value)) for n in _numbers(graph)}), dict[int, int]()
+        longer = [n for n in numbers if n > longest]
+        now = max(longest - 1, *(n for n in (0, *numbers) if n <= longest))
+        for before, number in pairwise([*(n - 1 for n in longer[:1]), *longer]):
+            known[number] = now = now + min(number - before, 2)
         return Distances(known)
 
     def short(self, graph: Graph) -> Graph:

@@ -105,11 +105,10 @@ def has_few_columns(recipe: Recipe) -> bool:
     """
     spec, found = spec_of(recipe, recipe.shapes[0], DType.BF16), list[bool]()
     for node in spec.of("contract"):
-        static = (spec.values[a].type for a in node.args)
-        weights = [t for t in static if not any(d.dynamic for d in t.dims)]
-        vectors = [len(t.dims) == 1 for t in weights]
-        few = [t.names[-1] != node.over and t.dims[-1].size <= FEW_COLUMNS for t in weights]
-        found += map(max, vectors, few)
+        for dims in (spec.values[a].type.dims for a in node.args):
+            if not any(d.dynamic for d in dims):
+                few = dims[-1].name != node.over and dims[-1].size <= FEW_COLUMNS
+                found.append(len(dims) == 1 or few)
     return bool(found) and all(found)
 
 

@@ -88,11 +88,8 @@ class BlockRun(Machine[Statement, None]):
 
     def seen(self, bound: LoopEnd) -> int:
         """Return `high - low` at the loop's first place, the largest of the block's rows."""
-        p, loop = replace(self.program, tiles={}), self.program.space.loop
-        assert loop is not None
-        here = BlockRun(replace(self.block, program=p, step=0, loading=0), self.tensors, ())
-        dims = {d.name: d for v in (bound.low, bound.high) for d in p.type(v).dims}
-        index = indices([d.with_size(1) if d.name == loop.dim else d for d in dims.values()])
+        block = replace(self.block, program=self.program.untiled, step=0, loading=0)
+        here, index = BlockRun(block, self.tensors, ()), indices(self.program.end_dims(bound))
         low, high = (here.formula(v, index) for v in (bound.low, bound.high))
         return int(np.max(high - low))
 

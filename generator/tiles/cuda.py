@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
@@ -230,18 +229,17 @@ class KernelWriter:
         """Write the bounds of the loop that conditions give: those of all rows of the block."""
         w, p, loop = self.writer, self.program, self.program.space.loop
         assert loop is not None
-        bare = Formulas(replace(p, tiles={}), w, self.storage)  # tiles are on their way
+        untiled = Formulas(p.untiled, w, self.storage)  # tiles are on their way
         for end in p.ends:
-            dims = {d.name: d for v in (end.low, end.high) for d in p.type(v).dims}
-            own = dims.pop(loop.dim)
-            rows = [*dims.values()]
+            dims = p.end_dims(end)
             with w.block("{"):
                 w.line("[[maybe_unused]] const int step = 0;")
-                count = prod(d.size for d in rows)
+                count = prod(d.size for d in dims)
                 head = f"const int seen = largest<{count}>([&]([[maybe_unused]] int i) {{"
                 with w.block(head, "});"):
-                    at = bare.coordinates(rows, 1) | {loop.dim: "0"}
-                    low, high = bare.write([end.low, end.high], Place(at, [*rows, own]))
+                    rows = [d for d in dims if d.name != loop.dim]
+                    at = untiled.coordinates(rows, 1) | {loop.dim: "0"}
+                    low, high = untiled.write([end.low, end.high], Place(at, dims))
                     w.line(f"return {high}[0] - {low}[0];")
                 if end.begins:
                     w.line(f"first = max(first, steps_before(1 - seen, {loop.tile}));")

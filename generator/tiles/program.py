@@ -171,6 +171,19 @@ class BlockProgram:
         """What steps of its loop are hidden whole."""
         return loop_ends(self.body, self.iotas)
 
+    def end_dims(self, end: LoopEnd) -> list[Dim]:
+        """Return the dims of a bound of the loop: along that one place, and what else it has."""
+        loop = self.space.loop
+        assert loop is not None
+        dims = {d.name: d for v in (end.low, end.high) for d in self.type(v).dims}
+        dims[loop.dim] = dims[loop.dim].with_size(1)
+        return [*dims.values()]
+
+    @cached_property
+    def untiled(self) -> BlockProgram:
+        """The program as it reads before anything is in shared memory."""
+        return replace(self, tiles={})
+
     def is_held(self, output: str) -> bool:
         """Say whether each block of a cluster stores its own part of an output."""
         cuts = zip(self.space.grid, self.node(output).cuts, strict=True)

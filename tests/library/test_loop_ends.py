@@ -46,8 +46,6 @@ example_inputs = [given(64, 40, 64), given(64, 8000, 64), given(64, 8000, 64)]
 example_inputs += [torch.empty(40, dtype=torch.int64, device="meta")]
 dynamic = [{1: "T"}, None, None, {0: "T"}]
 """
-
-
 DOCUMENTS = """
 example_inputs = [given(3, 2, 40, 64)] * 3
 example_inputs += [torch.empty(3, 40, dtype=torch.int32, device="meta")]
@@ -71,15 +69,17 @@ def exact(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
     return shared @ v.double().where(v.isfinite(), 0.0)
 
 
+def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
+    """Return random tensors of such shapes."""
+    draw = torch.Generator("cuda").manual_seed(seed)
+    return [torch.randn(s, generator=draw, device="cuda").bfloat16() for s in shapes]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_what_no_length_or_window_lets_be_seen_is_not_read(attention: Path, rows: int) -> None:
     mirage_kernels.load(attention)
-    draw = torch.Generator("cuda").manual_seed(rows)
-    q, k, v = (
-        torch.randn(rows, heads, n, 64, generator=draw, device="cuda").bfloat16()
-        for heads, n in ((8, 1), (2, KEYS), (2, KEYS))
-    )
+    q, k, v = drawn(rows, (rows, 8, 1, 64), *[(rows, 2, KEYS, 64)] * 2)
     lengths = torch.arange(rows, device="cuda", dtype=torch.int32) * 397 % KEYS + 1
     at = torch.arange(KEYS, device="cuda")
     seen = (at < lengths[:, None]) & (at >= lengths[:, None] - WINDOW)
@@ -96,11 +96,7 @@ def test_what_no_length_or_window_lets_be_seen_is_not_read(attention: Path, rows
 @pytest.mark.parametrize("tokens", [1, 17, 64])
 def test_tokens_see_those_before_them(attention: Path, tokens: int) -> None:
     mirage_kernels.load(attention)
-    draw = torch.Generator("cuda").manual_seed(tokens)
-    q, k, v = (
-        torch.randn(64, n, 64, generator=draw, device="cuda").bfloat16()
-        for n in (tokens, KEYS, KEYS)
-    )
+    q, k, v = drawn(tokens, (64, tokens, 64), *[(64, KEYS, 64)] * 2)
     positions = torch.arange(tokens, device="cuda").flip(0) * 111
     at = torch.arange(KEYS, device="cuda")
     far = (at >= 111 * tokens + 512)[:, None]
@@ -114,10 +110,7 @@ def test_tokens_see_those_before_them(attention: Path, tokens: int) -> None:
 @pytest.mark.parametrize("tokens", [1, 33, 64])
 def test_tokens_see_their_document_up_to_where_padding_begins(attention: Path, tokens: int) -> None:
     mirage_kernels.load(attention)
-    draw = torch.Generator("cuda").manual_seed(tokens)
-    q, k, v = (
-        torch.randn(3, 2, tokens, 64, generator=draw, device="cuda").bfloat16() for _ in range(3)
-    )
+    q, k, v = drawn(tokens, *[(3, 2, tokens, 64)] * 3)
     at = torch.arange(tokens, device="cuda", dtype=torch.int32)
     ids = torch.stack([at // 7, at // 20, 0 * at])
     lengths = torch.tensor([tokens, tokens, (tokens + 1) // 2], device="cuda", dtype=torch.int32)
