@@ -38,6 +38,7 @@ _JOINED = (
 )
 _CHOOSING = ("where", "masked_fill")
 _COUNTING = ("mul", "add", "sub", "rsub", "div")  # that take a condition as a number
+WHOLE_BYTES = 4  # of whole numbers that hardly anything uses to its ends
 
 
 def as_numbers(graph: Any) -> None:
@@ -51,10 +52,14 @@ def as_numbers(graph: Any) -> None:
 
 
 def _compares_absolute(node: Node) -> bool:
-    """Say whether the absolute value of a whole number is compared with a number."""
+    """Say whether the absolute value of a whole number is compared with a number.
+
+    Of those of few bits the least has no absolute value: abs(-128) is -128 in int8.
+    """
     x, n = node.args
-    of_whole = is_op(x, "abs") and not x.meta["val"].is_floating_point()
-    return bool(of_whole) and isinstance(n, int) and not mutates(node)
+    own = x.meta["val"] if is_op(x, "abs") else None
+    of_whole = own is not None and not own.is_floating_point() and own.dtype.itemsize >= WHOLE_BYTES
+    return of_whole and isinstance(n, int) and not mutates(node)
 
 
 def _without_absolute(graph: Any, node: Node) -> None:

@@ -120,15 +120,28 @@ def portions_recipe(
     return replace(made, apart=apart)
 
 
-def by_name(function: Callable[..., Any], given: Examples) -> dict[str, Any]:
-    """Return example inputs by the names of a function's parameters."""
+def by_name(
+    function: Callable[..., Any], given: Examples | Dims, what: str = "`example_inputs`"
+) -> dict[str, Any]:
+    """Return example inputs, or something else of each, by the names of a function's parameters."""
+    called = getattr(function, "forward", function)
+    try:
+        names = [*inspect.signature(called).parameters]
+    except ValueError as error:  # of what is written in C
+        raise RecipeError(
+            f"torch.export cannot trace {name_of(function)}, whose inputs have no names",
+            f"wrap it: def function(x): return {name_of(function)}(x)",
+        ) from error
     if isinstance(given, Mapping):
         return dict(given)
-    called = getattr(function, "forward", function)
-    names = [*inspect.signature(called).parameters]
+    if not isinstance(given, list | tuple):
+        raise RecipeError(
+            f"{what} of {name_of(function)} has the type {type(given).__name__}",
+            "give a dict by the inputs' names, or a list in their order",
+        )
     if len(given) > len(names):
         raise RecipeError(
-            f"{name_of(function)} takes {len(names)} inputs, not the {len(given)} examples",
+            f"{name_of(function)} takes {len(names)} inputs, not the {len(given)} of {what}",
             f"its parameters: {', '.join(names)}",
         )
     return dict(zip(names, given, strict=False))
@@ -136,7 +149,14 @@ def by_name(function: Callable[..., Any], given: Examples) -> dict[str, Any]:
 
 def dims_by_name(function: Callable[..., Any], dynamic: Dims | None) -> Dynamic:
     """Return the names of dynamic dims by the names of a function's parameters."""
-    return {name: dims for name, dims in by_name(function, dynamic or {}).items() if dims}
+    given = by_name(function, dynamic or {}, "`dynamic`")
+    for name, dims in ((n, d) for n, d in given.items() if d is not None):
+        if not isinstance(dims, Mapping) or not all(isinstance(d, int) for d in dims):
+            raise RecipeError(
+                f"`dynamic` has {dims!r} for {name_of(function)}'s {name}",
+                "give names by the numbers of dims, as {0: 'M'}",
+            )
+    return {name: dims for name, dims in given.items() if dims}
 
 
 def _shape_of(traced: Traced) -> list[tuple[str, tuple[str, ...], str, float]]:

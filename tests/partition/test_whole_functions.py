@@ -142,13 +142,27 @@ def test_a_module_of_16_bits_is_generated_in_either_type() -> None:
         ({"x": torch.empty(8)}, {"x": {0: "my rows"}}, "names a dim of f's x 'my rows', which"),
         ({"x": torch.empty(8)}, {"x": {0: "float"}}, "names a dim of f's x 'float', which"),
         ({"x": torch.empty(8).double()}, {}, "all tensors of the function are of torch.float64"),
+        ({"x": torch.empty(8)}, {"x": [0]}, r"`dynamic` has \[0\] for f's x"),
+        ({"x": torch.empty(8)}, {"x": {"0": "M"}}, "`dynamic` has {'0': 'M'} for f's x"),
+        ({"x": torch.empty(8)}, 3, "`dynamic` of f has the type int"),
+        ({"x": torch.empty(8)}, [{}, {}, {}], "f takes 2 inputs, not the 3 of `dynamic`"),
+        (torch.empty(8), None, "`example_inputs` of f has the type Tensor"),
     ],
 )
 def test_examples_that_are_no_tensors_and_dims_of_none_are_named(
     given: Any, dynamic: Any, said: str
 ) -> None:
+    def f(x: Tensor, n: float = 1.0) -> Tensor:
+        return torch.relu(x) * n
+
     with pytest.raises(RecipeError, match=said):
-        partitioned(Function(torch.relu, given, dynamic, "f"), DType.BF16, "sm_90a", made)
+        partitioned(Function(f, given, dynamic, "f"), DType.BF16, "sm_90a", made)
+
+
+def test_a_function_that_is_written_in_c_is_to_be_wrapped() -> None:
+    with pytest.raises(RecipeError, match="whose inputs have no names") as error:
+        partitioned(Function(torch.relu, [torch.empty(8)], {}, "f"), DType.BF16, "sm_90a", made)
+    assert "return relu(x)" in str(error.value.hint)
 
 
 def test_a_file_finds_the_modules_beside_it(tmp_path: Path) -> None:

@@ -123,6 +123,14 @@ def test_whole_numbers_are_taken_by_one_kernel(run: Callable[..., Any], dtype: t
     require_same(program, run, **given)
 
 
+def test_the_least_whole_number_of_8_bits_has_no_absolute_value() -> None:
+    def small(x: Tensor, q: Tensor) -> Tensor:
+        return torch.where(q.abs() < 5, x, 0.0) * 2
+
+    given = {"x": drawn(4, 64), "q": torch.arange(-128, 128).view(4, 64).to(torch.int8)}
+    require_same(cut_given(small, given), small, **given)
+
+
 def documents(x: Tensor, ids: Tensor, others: Tensor) -> Tensor:
     return torch.softmax(x.masked_fill(ids[:, None] != others, HIDDEN), -1)
 
