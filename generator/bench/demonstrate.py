@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -101,25 +102,45 @@ def triton_results(record: KernelRecord, inputs: Sequence[Array]) -> list[Real]:
     """
     arrays = [np.asarray(a.parts[0], "float64" if a.real else "int32") for a in inputs]
     named = (record.recipe, _INTERPRETED[record.storage])
-    process = ProcessPoolExecutor(1, get_context("spawn"))
-    with tempfile.TemporaryDirectory() as folder, process:
-        (Path(folder) / "program.py").write_text(triton_of(record))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(triton_of(record))
         try:
-            return process.submit(_interpreted, folder, *named, arrays).result()
+            return interpreter().submit(_interpreted, str(path), *named, arrays).result()
         except Exception as error:
+            if isinstance(error, BrokenExecutor):
+                interpreter.cache_clear()
             why = f"{type(error).__name__}: {error}"
             raise VerifyError(f"the Triton program of {record.stem} fails: {why}") from error
 
 
-def _interpreted(
-    folder: str, recipe: str, dtype: str, arrays: list[npt.NDArray[np.generic]]
-) -> list[Real]:
-    """Run a Triton program in a process of its own: Triton reads the variable when it is loaded."""
+@cache
+def interpreter() -> ProcessPoolExecutor:
+    """Return the process that has Triton's interpreter: Triton reads a variable when it loads."""
+    return ProcessPoolExecutor(1, get_context("spawn"), _interpret)
+
+
+def _interpret() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
-    sys.path.insert(0, folder)
+
+
+def loaded(path: str) -> ModuleType:
+    """Return an emitted program as a module."""
+    spec = spec_from_file_location("program", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _interpreted(
+    path: str, recipe: str, dtype: str, arrays: list[npt.NDArray[np.generic]]
+) -> list[Real]:
+    """Run a Triton program in the interpreter's process."""
     import torch
 
-    program, dtypes = importlib.import_module("program"), {"f": getattr(torch, dtype)}
+    program, dtypes = loaded(path), {"f": getattr(torch, dtype)}
     arguments = [
         torch.from_numpy(a).to(dtypes.get(a.dtype.kind)) if a.ndim else a.item() for a in arrays
     ]

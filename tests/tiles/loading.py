@@ -1,16 +1,14 @@
-"""Loads emitted Triton programs, in the processes that the tests of them run themselves in."""
+"""Runs tests of emitted Triton programs in the process that has Triton's interpreter."""
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from types import ModuleType
+from collections.abc import Callable
+
+from mirage_kernels.generator.bench.demonstrate import interpreter, loaded
+
+__all__ = ["interpreted", "loaded"]
 
 
-def loaded(path: str) -> ModuleType:
-    """Return an emitted program as a module."""
-    spec = spec_from_file_location("program", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def interpreted(run: Callable[..., None], *given: str) -> None:
+    """Call a function there, which loads programs; its errors are raised here."""
+    interpreter().submit(run, *given).result()

@@ -1,18 +1,15 @@
 """The recipes of rope_cache_write by Triton, in its interpreter, against the library's op.
 
-Triton reads TRITON_INTERPRET when it is imported: this file runs itself in a process of its own.
+Triton reads TRITON_INTERPRET when it is imported: they run in a process of their own.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from loading import loaded
+from loading import interpreted, loaded
 from torch import Tensor
 
 from mirage_kernels.append_library import qk_norm_rope_append
@@ -77,12 +74,4 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize("rope", ["neox", "interleaved"])
 def test_it_computes_what_the_op_does(program: Path, rope: str, layout: str) -> None:
-    cache = {"TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(program.parent)}
-    command = [sys.executable, __file__, str(program), program.stem, rope, layout]
-    environment = {**os.environ, **cache}
-    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    interpreted(main, str(program), program.stem, rope, layout)

@@ -1,18 +1,15 @@
 """Triton programs of functions and comparisons, in Triton's interpreter.
 
-Triton reads TRITON_INTERPRET when it is imported: this file runs itself in a process of its own.
+Triton reads TRITON_INTERPRET when it is imported: they run in a process of their own.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from loading import loaded
+from loading import interpreted, loaded
 
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import DType
@@ -91,11 +88,4 @@ def test_functions_are_those_of_pytorch(name: str, tmp_path: Path) -> None:
     (text,) = (text for name, text in files.items() if name.endswith("triton.py"))
     path = tmp_path / f"{name}.py"
     path.write_text(text)
-    env = os.environ | {"TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, __file__, str(path), name]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    interpreted(main, str(path), name)

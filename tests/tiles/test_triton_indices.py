@@ -1,19 +1,16 @@
 """Triton programs of tensors that index tensors address, in Triton's interpreter.
 
-Triton reads TRITON_INTERPRET when it is imported: this file runs itself in a process of its own.
+Triton reads TRITON_INTERPRET when it is imported: they run in a process of their own.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from loading import loaded
+from loading import interpreted, loaded
 
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import Dim, DType, Indexed
@@ -52,12 +49,6 @@ def test_rows_are_read_and_written_where_an_index_says(tmp_path: Path) -> None:
     request = Request(recipe, recipe.shapes[0], DType.FP16, "sm_90a")
     files = generate(request, jobs=1, progress=lambda event: None).files
     (text,) = (text for name, text in files.items() if name.endswith("triton.py"))
-    (tmp_path / "program.py").write_text(text)
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, __file__, str(tmp_path / "program.py")]
-    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, text + made.stderr
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    interpreted(main, str(path))

@@ -1,19 +1,16 @@
 """Triton programs of masks that are inputs, in Triton's interpreter.
 
-Triton reads TRITON_INTERPRET when it is imported: this file runs itself in a process of its own.
+Triton reads TRITON_INTERPRET when it is imported: they run in a process of their own.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from loading import loaded
+from loading import interpreted, loaded
 
 import mirage_kernels.program_operators  # noqa: F401
 from mirage_kernels.generator.frontend.from_torch import from_torch
@@ -100,12 +97,6 @@ def test_a_row_or_a_step_of_which_all_is_hidden_is_as_pytorch_s(name: str, tmp_p
     request = Request(recipe, recipe.shapes[0], DType.FP16, "sm_90a")
     files = generate(request, jobs=1, progress=lambda event: None).files
     (text,) = (text for file, text in files.items() if file.endswith("triton.py"))
-    (tmp_path / "program.py").write_text(text)
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, __file__, name, str(tmp_path / "program.py")]
-    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, text + made.stderr
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    interpreted(main, name, str(path))
