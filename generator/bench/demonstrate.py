@@ -25,7 +25,8 @@ from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.triton import triton_of
-from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate
+from mirage_kernels.generator.search.distributions import DISTRIBUTIONS
+from mirage_kernels.generator.search.gate import Gate
 
 Real = npt.NDArray[np.float64]
 # Triton's interpreter multiplies the bit patterns of bf16 operands: there it runs on fp32 copies.

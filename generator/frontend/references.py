@@ -21,7 +21,8 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading, relati
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate
+from mirage_kernels.generator.search.distributions import DISTRIBUTIONS
+from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.stabilise import stabilise
 
 if TYPE_CHECKING:

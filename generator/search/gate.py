@@ -18,6 +18,7 @@ Weights are then as inexact as rounding makes scores of such a size: the unfused
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -41,34 +42,11 @@ from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results, walk
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.search.cases import batch_dims, bounded, seen_dims, summed_dims
+from mirage_kernels.generator.search.distributions import DISTRIBUTIONS, STALE, Distribution
 from mirage_kernels.generator.search.scores import EVERYWHERE, Drawn, Shifts, scores_of
 from mirage_kernels.generator.search.stabilise import stabilise
 
 Real = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """How activations are drawn: normal, with a share of outliers of fixed magnitude.
-
-    Lengths are drawn from the lower `length_share` of their range.
-    """
-
-    name: str
-    scale: float
-    outlier: float = 0.0
-    outlier_share: float = 0.0
-    garbage: float = 0.0  # magnitude of elements that masks hide; 0 leaves them as they are drawn
-    length_share: float = 1.0
-
-
-DISTRIBUTIONS = (
-    Distribution("unit", 1.0),
-    Distribution("tiny", 2.0**-10),
-    Distribution("outliers", 1.0, outlier=3e4, outlier_share=0.03),
-    Distribution("wide", 30.0),
-)
-STALE = Distribution("stale", 1.0, garbage=1e4, length_share=1 / 8)
 
 # However bad the unfused program is (it may overflow), an error must look like rounding: it may be
 # so many times that of the exact result, rounded once, or of a number of usual size.
@@ -214,13 +192,21 @@ class Gate:
         require_storage(self.spec, candidate, stored)
         cut = retile(self.distances.short(candidate), self.tiles())
         storage = array_reading(STORAGE, self.sizes())
-        found = []
-        for reference in self.references:
-            made = results(cut, reference.inputs, storage)
-            for name, wanted in reference.wanted.items():
+        found: list[tuple[int, Measured]] = []
+        for i in sorted(range(len(self.references)), key=lambda i: -self._refused[i]):
+            made = results(cut, self.references[i].inputs, storage)
+            self._refused[i] += 1
+            for name, wanted in self.references[i].wanted.items():
                 every = zip(made, wanted, stored, strict=True)
-                found.append([self._judged(name, *each) for each in every])
-        return tuple(judged[0] for judged in found)
+                judged = [self._judged(name, *each) for each in every]
+                found.append((i, judged[0]))
+            self._refused[i] -= 1
+        return tuple(measured for _, measured in sorted(found, key=lambda pair: pair[0]))
+
+    @cached_property
+    def _refused(self) -> Counter[int]:
+        """How many candidates each reference refused: others alike fail there, too."""
+        return Counter()
 
     def _judged(self, name: str, made: Array, wanted: Wanted, stored: DType) -> Measured:
         where, exact, at = f"on the distribution {name!r}", wanted.exact, wanted.at

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,9 +32,8 @@ from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
 from mirage_kernels.generator.search import peaks
 from mirage_kernels.generator.search.cases import small_cases
+from mirage_kernels.generator.search.distributions import DISTRIBUTIONS, STALE
 from mirage_kernels.generator.search.gate import (
-    DISTRIBUTIONS,
-    STALE,
     Gate,
     Measured,
     hidden_positions,
@@ -357,3 +357,25 @@ def test_an_error_may_be_what_fp32_makes_of_differences() -> None:
         own.__dict__["references"] = (replace(usual, wanted={"tiny": [wanted]}),)
         with pytest.raises(VerifyError, match="a rounding") if refused else nullcontext():
             own.measure(own.unfused())
+
+
+def test_what_refused_a_candidate_is_asked_first_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = gqa()
+    right = own.measure(attention(own.spec, min(FORMS)))
+    asked, judged = list[str](), Gate._judged
+
+    def wrong(self: Gate, name: str, *given: Any) -> Measured:
+        asked.append(name)
+        if name == "wide":
+            raise VerifyError("wrong there")
+        return judged(self, name, *given)
+
+    monkeypatch.setattr(Gate, "_judged", wrong)
+    for _ in range(2):
+        with pytest.raises(VerifyError):
+            own.measure(attention(own.spec, min(FORMS)))
+    assert asked == ["unit", "tiny", "outliers", "wide", "wide"]
+    monkeypatch.undo()
+    assert own.measure(attention(own.spec, min(FORMS))) == right  # in the distributions' own order
