@@ -233,8 +233,9 @@ def _chosen(s: Steps, mask: Chosen, inside: Any, outside: Any) -> Chosen | Tenso
     if not isinstance(tensor, Tensor):
         return replace(mask, inside=inside, outside=outside)
     dims = broadcast(*(x.dims for x in (inside, outside) if isinstance(x, Tensor)))
-    if broadcast(mask.dims, dims) != dims:
-        raise GraphError("a mask of more elements than what it hides")
+    if (whole := broadcast(mask.dims, dims)) != dims:
+        sides = (s.expand(x, whole) if isinstance(x, Tensor) else x for x in (inside, outside))
+        return _chosen(s, mask, *sides)
     hidden = [x for x in (inside, outside) if not isinstance(x, Tensor) and not math.isfinite(x)]
     if not isinstance(inside, Tensor) and (hidden or len(mask.conditions) < 2):
         mask = _as_mask(replace(mask, inside=False, outside=True))

@@ -26,11 +26,28 @@ example_inputs = {"x": torch.empty(4, 200, dtype=torch.bfloat16, device="meta"),
 dynamic = {"x": {0: "M"}, "lengths": {0: "M"}}
 """
 
+PENALISED = """
+import torch
+def penalised(x, presence, frequency, counts):
+    return x - frequency[:, None] * counts - presence[:, None] * (counts > 0)
+example_inputs = {"x": torch.empty(4, 1000, dtype=torch.bfloat16, device="meta"),
+    "presence": torch.empty(4, dtype=torch.bfloat16, device="meta"),
+    "frequency": torch.empty(4, dtype=torch.bfloat16, device="meta"),
+    "counts": torch.empty(4, 1000, dtype=torch.int64, device="meta")}
+dynamic = {name: {0: "M"} for name in example_inputs}
+"""
+
 
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows of given lengths, quantized in one kernel, compiled."""
     return programs(tmp_path_factory.mktemp("quantized"), [("quantized", QUANTIZED)])
+
+
+@pytest.fixture(scope="module")
+def penalised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logits with penalties for tokens that were counted, compiled."""
+    return programs(tmp_path_factory.mktemp("penalised"), [("penalised", PENALISED)])
 
 
 def test_one_kernel_makes_results_of_three_types(quantized: Path) -> None:
@@ -76,3 +93,21 @@ def test_its_kernel_computes_it_however_lengths_lie(quantized: Path, kind: str) 
     wanted = (y * lengths[:, None]).float().to(torch.float8_e4m3fn).float()
     assert wanted[0, 0].isnan()
     torch.testing.assert_close(wide.float(), wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["alone", "behind one", "every other"])
+@pytest.mark.parametrize("rows", [1, 7, 300])
+def test_penalties_go_to_the_tokens_that_were_counted(
+    penalised: Path, rows: int, kind: str
+) -> None:
+    mirage_kernels.load(penalised)
+    assert len([*penalised.glob("sm_*/*/*.cu")]) == 1
+    draw = torch.Generator().manual_seed(rows)
+    x, own = (torch.randn(rows, n, generator=draw).bfloat16().cuda() for n in (1000, 2))
+    counts = torch.randint(-1, 4, (rows * 1000,), generator=draw).cuda()
+    laid = lying(counts, kind).unflatten(0, (rows, 1000))
+    made = mirage_kernels.program("penalised")(x, own[:, 0], own[:, 1], laid)
+    presence, frequency = (p[:, None].double() for p in own.unbind(1))
+    exact = x.double() - frequency * laid - presence * (laid > 0)
+    torch.testing.assert_close(made.double(), exact, rtol=2**-8, atol=2**-8)

@@ -105,7 +105,17 @@ def slopes(x: Tensor, lengths: Tensor) -> Tensor:
     return torch.softmax(x - 0.25 * (lengths[:, None] - 1 - places(x)), -1)
 
 
+def penalised(x: Tensor, presence: Tensor, frequency: Tensor, counts: Tensor) -> Tensor:
+    return x - frequency[:, None] * counts - presence[:, None] * (counts > 0)
+
+
+def started(x: Tensor, presence: Tensor, frequency: Tensor, counts: Tensor) -> Tensor:
+    return torch.where(counts > 1, presence[:, None], frequency[:, None]) + x
+
+
 ROWS: Given = {"x": drawn(6, 24), "lengths": LENGTHS}
+PENALTIES: Given = {name: drawn(6).abs() for name in ("presence", "frequency")}
+PENALTIES = {"x": drawn(6, 24), **PENALTIES, "counts": torch.arange(6 * 24).view(6, 24) % 3}
 OF_ROWS = [softmax_of_lengths, sum_of_lengths, up_to_a_position, behind_a_start, a_window, added]
 OF_ROWS += [a_band, inside_a_band, of_no_padding, mean_of_lengths, decayed, turned, slopes]
 
@@ -129,6 +139,14 @@ def test_the_least_whole_number_of_8_bits_has_no_absolute_value() -> None:
 
     given = {"x": drawn(4, 64), "q": torch.arange(-128, 128).view(4, 64).to(torch.int8)}
     require_same(cut_given(small, given), small, **given)
+
+
+@pytest.mark.parametrize("run", [penalised, started])
+def test_a_number_of_a_row_is_chosen_by_what_its_elements_are(run: Callable[..., Any]) -> None:
+    program = cut_given(run, PENALTIES, tuple(PENALTIES))
+    assert [len(way) for way in ways(program)] == [1]
+    assert "[" not in ways(program)[0][0]
+    require_same(program, run, **PENALTIES)
 
 
 def documents(x: Tensor, ids: Tensor, others: Tensor) -> Tensor:
@@ -271,6 +289,7 @@ def test_a_whole_number_that_is_returned_is_pytorch_s() -> None:
 @cache
 def found(run: Callable[..., Any]) -> Result:
     own = HEADS if run in ATTENTIONS else TWO if run in (documents, between) else ROWS
+    own = PENALTIES if run is penalised else own
     own = of_tokens(run) if run in OF_TOKENS else WIDE if run in (a_wide_window, of_pages) else own
     program = cut_given(run, own, make=really_made)
     assert not program.reasons
@@ -279,7 +298,7 @@ def found(run: Callable[..., Any]) -> Result:
 
 
 MADE = [softmax_of_lengths, behind_a_start, a_window, mean_of_lengths, turned, documents, between]
-MADE += [lengths_of_heads, alibi, *OF_TOKENS, a_wide_window, of_pages]
+MADE += [lengths_of_heads, alibi, *OF_TOKENS, a_wide_window, of_pages, penalised]
 
 
 @pytest.mark.parametrize("run", MADE)
