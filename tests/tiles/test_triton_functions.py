@@ -39,6 +39,16 @@ def in_groups(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor
     return torch.nn.functional.linear(x, parts.flatten(-2))
 
 
+def penalised(x: torch.Tensor, p: torch.Tensor, f: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Numbers of a row that its elements choose."""
+    return x - f[:, None] * c - p[:, None] * (c > 0)
+
+
+def counted() -> list[torch.Tensor]:
+    x, y = examples()
+    return [x, y[:, 50], y[:, 51], (torch.arange(5 * 96) % 4 - 1).view(5, 96).int()]
+
+
 def groups() -> list[torch.Tensor]:
     x, q, *_ = weights()
     return [x, q, (0.5 ** (torch.arange(96) % 5 + 5.0)).half().view(32, 3)]  # products are exact
@@ -63,7 +73,7 @@ def examples() -> list[torch.Tensor]:
 def main(path: str, name: str) -> None:
     """Run the program, and compare it with PyTorch."""
     module = loaded(path)
-    given = {"scaled": weights, "in_groups": groups}.get(name, examples)()
+    given = GIVEN.get(name, examples)()
     doubles = [x.double() if x.is_floating_point() else x for x in given]
     wanted = globals()[name](*doubles)
     assert wanted.isnan().any() or name not in ("functions", "largest")
@@ -72,13 +82,15 @@ def main(path: str, name: str) -> None:
     torch.testing.assert_close(found, wanted, atol=2e-3, rtol=2e-3, equal_nan=True)
 
 
+GIVEN = {"scaled": weights, "in_groups": groups, "penalised": counted}
 NAMES = {"functions": "xy", "largest": "xy", "scaled": "xqsf", "in_groups": "xqs"}
+NAMES |= {"penalised": "xpfc"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_are_those_of_pytorch(name: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    given = {"scaled": weights, "in_groups": groups}.get(name, examples)()
+    given = GIVEN.get(name, examples)()
     dynamic = {"x": {0: "M"}} if name == "in_groups" else {}  # only rows of any number are fast
     examples_of = dict(zip(NAMES[name], given, strict=True))
     recipe = from_torch(globals()[name], examples_of, dynamic=dynamic)
