@@ -289,7 +289,6 @@ def test_a_whole_number_that_is_returned_is_pytorch_s() -> None:
 @cache
 def found(run: Callable[..., Any]) -> Result:
     own = HEADS if run in ATTENTIONS else TWO if run in (documents, between) else ROWS
-    own = PENALTIES if run is penalised else own
     own = of_tokens(run) if run in OF_TOKENS else WIDE if run in (a_wide_window, of_pages) else own
     program = cut_given(run, own, make=really_made)
     assert not program.reasons
@@ -298,7 +297,7 @@ def found(run: Callable[..., Any]) -> Result:
 
 
 MADE = [softmax_of_lengths, behind_a_start, a_window, mean_of_lengths, turned, documents, between]
-MADE += [lengths_of_heads, alibi, *OF_TOKENS, a_wide_window, of_pages, penalised]
+MADE += [lengths_of_heads, alibi, *OF_TOKENS, a_wide_window, of_pages]
 
 
 @pytest.mark.parametrize("run", MADE)

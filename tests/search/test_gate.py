@@ -362,7 +362,7 @@ def test_an_error_may_be_what_fp32_makes_of_differences() -> None:
 def test_what_refused_a_candidate_is_asked_first_of_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own = gqa()
+    own = replace(gqa())  # has refused nothing yet
     right = own.measure(attention(own.spec, min(FORMS)))
     asked, judged = list[str](), Gate._judged
 
