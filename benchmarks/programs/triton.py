@@ -13,13 +13,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
 import mirage_kernels
+from mirage_kernels.generator.bench.demonstrate import loaded
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.ir.indexed import RESULT
@@ -50,12 +50,7 @@ def function_of(record: KernelRecord, texts: Path) -> Callable[..., object]:
     """Return the Triton program of a record, whose text goes into a folder."""
     path = texts / f"{record.recipe}_{record.stem}.py"
     path.write_text(triton_of(record))
-    spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made: Callable[..., object] = getattr(module, record.recipe)
+    made: Callable[..., object] = getattr(loaded(path), record.recipe)
     return made
 
 

@@ -13,6 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from mirage_kernels.generator.search.distributions import DISTRIBUTIONS
 from mirage_kernels.generator.search.gate import Gate
 
 Real = npt.NDArray[np.float64]
+T = TypeVar("T")
 # Triton's interpreter multiplies the bit patterns of bf16 operands: there it runs on fp32 copies.
 _INTERPRETED = {DType.FP16: "float16", DType.BF16: "float32"}
 
@@ -107,17 +109,24 @@ def triton_results(record: KernelRecord, inputs: Sequence[Array]) -> list[Real]:
         path = Path(folder) / "program.py"
         path.write_text(triton_of(record))
         try:
-            return interpreter().submit(_interpreted, str(path), *named, arrays).result()
+            return interpreted(_results, path, *named, arrays)
         except Exception as error:
-            if isinstance(error, BrokenExecutor):
-                interpreter.cache_clear()
             why = f"{type(error).__name__}: {error}"
             raise VerifyError(f"the Triton program of {record.stem} fails: {why}") from error
 
 
+def interpreted(run: Callable[..., T], *given: object) -> T:
+    """Call a function in the process that has Triton's interpreter; raise what it raises."""
+    try:
+        return _interpreter().submit(run, *given).result()
+    except BrokenExecutor:
+        _interpreter.cache_clear()
+        raise
+
+
 @cache
-def interpreter() -> ProcessPoolExecutor:
-    """Return the process that has Triton's interpreter: Triton reads a variable when it loads."""
+def _interpreter() -> ProcessPoolExecutor:
+    """Return a process of its own, for Triton reads a variable when it is imported."""
     return ProcessPoolExecutor(1, get_context("spawn"), _interpret)
 
 
@@ -125,9 +134,9 @@ def _interpret() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
 
 
-def loaded(path: str) -> ModuleType:
+def loaded(path: Path) -> ModuleType:
     """Return an emitted program as a module."""
-    spec = spec_from_file_location("program", path)
+    spec = spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -135,10 +144,10 @@ def loaded(path: str) -> ModuleType:
     return module
 
 
-def _interpreted(
-    path: str, recipe: str, dtype: str, arrays: list[npt.NDArray[np.generic]]
+def _results(
+    path: Path, recipe: str, dtype: str, arrays: list[npt.NDArray[np.generic]]
 ) -> list[Real]:
-    """Run a Triton program in the interpreter's process."""
+    """Run a Triton program, in the interpreter's process."""
     import torch
 
     program, dtypes = loaded(path), {"f": getattr(torch, dtype)}

@@ -114,8 +114,8 @@ def started(x: Tensor, presence: Tensor, frequency: Tensor, counts: Tensor) -> T
 
 
 ROWS: Given = {"x": drawn(6, 24), "lengths": LENGTHS}
-PENALTIES: Given = {name: drawn(6).abs() for name in ("presence", "frequency")}
-PENALTIES = {"x": drawn(6, 24), **PENALTIES, "counts": torch.arange(6 * 24).view(6, 24) % 3}
+PENALTIES: Given = {"x": drawn(6, 24), "presence": drawn(6), "frequency": drawn(6).flip(0)}
+PENALTIES |= {"counts": torch.arange(6 * 24).view(6, 24) % 3}
 OF_ROWS = [softmax_of_lengths, sum_of_lengths, up_to_a_position, behind_a_start, a_window, added]
 OF_ROWS += [a_band, inside_a_band, of_no_padding, mean_of_lengths, decayed, turned, slopes]
 

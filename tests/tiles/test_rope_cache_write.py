@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from loading import interpreted, loaded
 from torch import Tensor
 
 from mirage_kernels.append_library import qk_norm_rope_append
+from mirage_kernels.generator.bench.demonstrate import interpreted, loaded
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import generate
 from mirage_kernels.generator.recipe import catalog
@@ -31,7 +31,7 @@ def split(lines: Tensor, rotated: int, rope: str) -> list[Tensor]:
     return [*pairs, rest] if rest.shape[-1] else [*pairs]
 
 
-def main(path: str, name: str, rope: str, layout: str) -> None:
+def main(path: Path, name: str, rope: str, layout: str) -> None:
     """Run the program on tensors of which some tokens have no slot and one no position."""
     drawn, rotated = torch.Generator().manual_seed(0), ROTATED[name]
     qkv = torch.randn(TOKENS, (HQ + 2 * HKV) * D, generator=drawn).half()
@@ -74,4 +74,4 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize("rope", ["neox", "interleaved"])
 def test_it_computes_what_the_op_does(program: Path, rope: str, layout: str) -> None:
-    interpreted(main, str(program), program.stem, rope, layout)
+    interpreted(main, program, program.stem, rope, layout)

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from tiled_forms import FORMS, KERNELS, short
 
+from mirage_kernels.generator.bench.demonstrate import loaded
 from mirage_kernels.generator.ir import DType, Graph, from_json
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64, round_to
@@ -56,12 +56,7 @@ def written(graph: Graph, name: str, folder: Path) -> ModuleType:
     """The Triton program of a muGraph, imported."""
     path = folder / f"{name.replace('-', '_')}.py"
     path.write_text(emit_triton(with_products(graph), "program"))
-    spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(path)
 
 
 # -- in Triton's interpreter -----------------------------------------------------------------------

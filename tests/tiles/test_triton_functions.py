@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from loading import interpreted, loaded
 
+from mirage_kernels.generator.bench.demonstrate import interpreted, loaded
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import generate
@@ -70,7 +70,7 @@ def examples() -> list[torch.Tensor]:
     return [x.half(), y.half()]
 
 
-def main(path: str, name: str) -> None:
+def main(path: Path, name: str) -> None:
     """Run the program, and compare it with PyTorch."""
     module = loaded(path)
     given = GIVEN.get(name, examples)()
@@ -100,4 +100,4 @@ def test_functions_are_those_of_pytorch(name: str, tmp_path: Path) -> None:
     (text,) = (text for name, text in files.items() if name.endswith("triton.py"))
     path = tmp_path / f"{name}.py"
     path.write_text(text)
-    interpreted(main, str(path), name)
+    interpreted(main, path, name)

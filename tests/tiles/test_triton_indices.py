@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from loading import interpreted, loaded
 
+from mirage_kernels.generator.bench.demonstrate import interpreted, loaded
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import Dim, DType, Indexed
 from mirage_kernels.generator.pipeline import generate
@@ -26,7 +26,7 @@ def scaled(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x * table) * 2
 
 
-def main(path: str) -> None:
+def main(path: Path) -> None:
     """Run a program on tensors of which some elements have no row."""
     module = loaded(path)
     drawn = torch.Generator().manual_seed(0)
@@ -51,4 +51,4 @@ def test_rows_are_read_and_written_where_an_index_says(tmp_path: Path) -> None:
     (text,) = (text for name, text in files.items() if name.endswith("triton.py"))
     path = tmp_path / "program.py"
     path.write_text(text)
-    interpreted(main, str(path))
+    interpreted(main, path)

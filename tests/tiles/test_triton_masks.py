@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from loading import interpreted, loaded
 
 import mirage_kernels.program_operators  # noqa: F401
+from mirage_kernels.generator.bench.demonstrate import interpreted, loaded
 from mirage_kernels.generator.frontend.from_torch import from_torch
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import generate
@@ -67,7 +67,7 @@ def example(name: str, shape: tuple[int, ...], device: str) -> torch.Tensor:
     return (made > 0 if name == "seen" else made.half()).to(device)
 
 
-def main(name: str, path: str) -> None:
+def main(name: str, path: Path) -> None:
     """Run the program, and compare it with PyTorch; the last sequence is hidden whole.
 
     So are the first keys of the other, more than a step has.
@@ -99,4 +99,4 @@ def test_a_row_or_a_step_of_which_all_is_hidden_is_as_pytorch_s(name: str, tmp_p
     (text,) = (text for file, text in files.items() if file.endswith("triton.py"))
     path = tmp_path / "program.py"
     path.write_text(text)
-    interpreted(main, name, str(path))
+    interpreted(main, name, path)
