@@ -327,14 +327,19 @@ def graphs_of(record: KernelRecord) -> dict[Graph, list[Variant]]:
 
 
 def proved_graphs(record: KernelRecord) -> dict[Graph, list[Case]]:
-    """Return the muGraphs of a record, each with what it is proved on at its variants' tiles."""
+    """Return the muGraphs of a record, each with what it is proved on at its variants' tiles.
+
+    Variants that differ in other knobs than tiles share their cases.
+    """
     if record.no_plan:
         return {record.graph: full_cases(record.graph)}
-    plan = plan_of(record)
-    return {
-        graph: [case for variant in variants for case in plan.cases(record, variant)]
-        for graph, variants in graphs_of(record).items()
-    }
+    plan, found = plan_of(record), dict[Graph, list[Case]]()
+    for graph, variants in graphs_of(record).items():
+        cases = found.setdefault(graph, [])
+        for case in (c for variant in variants for c in plan.cases(record, variant)):
+            if case not in cases:
+                cases.append(case)
+    return found
 
 
 def prove_record(record: KernelRecord, spec: Graph, progress: Progress) -> KernelRecord:

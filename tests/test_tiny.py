@@ -15,7 +15,8 @@ from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir import DType, Graph, Node, Phase, from_json, phases_of, to_json
 from mirage_kernels.generator.pipeline import Event, Request, Result, proved_graphs
 from mirage_kernels.generator.recipe import Recipe, Shape
-from mirage_kernels.generator.records.folder import Difference, check, write
+from mirage_kernels.generator.records.check import Difference, check
+from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.search.sketch import Limits
 

@@ -12,7 +12,7 @@ from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
 from mirage_kernels.generator.frontend.mirage.proofs import Held, Terms
 from mirage_kernels.generator.frontend.mirage.verdicts import Verdict, parsed, verified
 from mirage_kernels.generator.ir import to_json, to_text
-from mirage_kernels.generator.records.folder import check as differences_in
+from mirage_kernels.generator.records.check import check as differences_in
 from mirage_kernels.generator.records.folder import emitted, without_plan
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.terminal import Terminal, counted

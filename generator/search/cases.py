@@ -9,7 +9,7 @@ from math import inf, prod
 from mirage_kernels.generator.ir import Axis, DType, Graph, Kind, ops_of_kind, parts_of
 
 FEWER = ((3, 1, 2), (2, 1, 1))  # extents, tiles and parts of dims that powers are summed along
-MOST_ELEMENTS = 2**25  # of all inputs together, in a draw at full extents
+MOST_ELEMENTS = 2**22  # of all inputs together, in a draw at full extents
 MOST_BETWEEN = 4_000_000  # of a value between them and the results, where it is larger than they
 MOST_PRODUCTS = 2**28  # that a contraction sums: some seconds
 MOST_SUMMED = 2**27  # from there on, summed dims are cut down too: a GiB for each value

@@ -14,7 +14,7 @@ from sources import relu_linear
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe, load_recipe
-from mirage_kernels.generator.records import folder
+from mirage_kernels.generator.records import check, folder
 from mirage_kernels.generator.records.sources import files_of
 from mirage_kernels.generator.report import Report
 from mirage_kernels.generator.request import Request
@@ -114,11 +114,11 @@ def test_a_recipe_file_is_read_once_by_a_process(made: Path, monkeypatch) -> Non
         read.append(file)
         return load_recipe(file)
 
-    monkeypatch.setattr(folder, "load_recipe", load)
-    folder._known.cache_clear()
+    monkeypatch.setattr(check, "load_recipe", load)
+    check._known.cache_clear()
     record = folder.emitted(made / "kernels")[f"{KERNEL}.json"]
     files = (f"{made}/relu_linear.py",)
-    assert {folder._recipe_of(record, files, None)[0].name for _ in range(3)} == {"relu_linear"}
+    assert {check._recipe_of(record, files, None)[0].name for _ in range(3)} == {"relu_linear"}
     assert read == list(files)
 
 
@@ -127,7 +127,7 @@ def killed(*_: object) -> None:
 
 
 def test_a_lost_process_is_a_sentence(checked, monkeypatch) -> None:
-    monkeypatch.setattr(folder, "_remade", killed)
+    monkeypatch.setattr(check, "_remade", killed)
     code, said = checked("relu_linear.py")
     assert code == 2
     assert "a process that proved kernels again was killed" in said

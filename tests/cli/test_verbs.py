@@ -18,7 +18,8 @@ from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.commands.extension import Loaded
 from mirage_kernels.generator.plan.layout_planner import require_layouts
 from mirage_kernels.generator.recipe import catalog
-from mirage_kernels.generator.records.folder import Difference, emitted
+from mirage_kernels.generator.records.check import Difference
+from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.records.record import KernelRecord
 
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"

@@ -13,7 +13,7 @@ from attention_graphs import GOLDEN, rewritten
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.errors import FileError, VerifyError
 from mirage_kernels.generator.pipeline import proved_graphs
-from mirage_kernels.generator.records.folder import check, proved_again
+from mirage_kernels.generator.records.check import check, proved_again
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import recipe_sources, table_of
 

@@ -12,7 +12,7 @@ from compilers import ROOT, compiled, misformatted
 from sources import source, written
 
 from mirage_kernels.generator.emit.cuda import recipe_files, suffixes
-from mirage_kernels.generator.records import folder
+from mirage_kernels.generator.records import check, folder
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import files_of, recipe_sources, table_of
 from mirage_kernels.generator.schedules.streaming import Kernel, kernel_of
@@ -151,7 +151,7 @@ def test_forms_are_no_strays_where_a_record_does_not_prove(tmp_path: Path) -> No
     gone = replace(record("gated_mlp/K4096_N4096_fp16"), recipe="gone")
     written(gone, tmp_path)
     (tmp_path / "sm_90a/table.cpp").write_text(table_of("sm_90a", [gone]))
-    (found,) = folder.check(tmp_path, progress=lambda event: None, jobs=1)
+    (found,) = check.check(tmp_path, progress=lambda event: None, jobs=1)
     assert found.reason.startswith("recipe gone is not in the catalog")
 
 

@@ -128,7 +128,8 @@ def traced(recipe: str, **dims: int) -> Graph:
 @pytest.mark.parametrize(
     ("recipe", "sizes", "cut"),
     [
-        ("rms_norm_linear", {"K": 4096, "N": 6144}, {}),
+        ("rms_norm_linear", {"K": 4096, "N": 1008}, {}),
+        ("rms_norm_linear", {"K": 4096, "N": 6144}, {"N": 2 * 64 + 5}),
         ("rms_norm_linear", {"K": 8192, "N": 10240}, {"N": 2 * 64 + 5}),
         ("gated_mlp", {"K": 8192, "N": 28672}, {"N": 2 * 64 + 5}),
         ("lora_linear", {"K": 30_000, "N": 64_000, "R": 4000}, {"N": 2 * 64 + 5}),
@@ -145,9 +146,9 @@ def test_rows_beyond_what_is_affordable_are_two_tiles_and_an_edge(
 def test_contractions_that_would_take_long_have_fewer_problems() -> None:
     tiles = {"B": 1, "Hkv": 1, "L": 256, "L_parts": 1024}
     graph = retile(attention(traced("gqa", D=128), "split"), tiles)
-    given = {"B": 4, "Hkv": 8, "G": 4, "D": 128, "L": 2053}
+    given = {"B": 4, "Hkv": 8, "G": 4, "D": 128, "L": 453}
     assert affordable(graph, given, tiles, 2**26) == given
-    assert affordable(graph, given, tiles, 2**24) == given | {"B": 3, "Hkv": 3}
+    assert affordable(graph, given, tiles, 2**20) == given | {"B": 3, "Hkv": 3}
 
 
 def test_dims_that_number_rows_or_problems_are_few_in_draws() -> None:

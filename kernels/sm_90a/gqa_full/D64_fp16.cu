@@ -1,6 +1,6 @@
 // mirage-kernels generate gqa_full --arch sm_90a --dtype fp16 --shape D=64
 // Shape   given on the command line
-// Proved  100 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
+// Proved  86 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
 #include "../../forms/gqa_full/flash_attention.cuh"
 
 namespace mirage::generated {

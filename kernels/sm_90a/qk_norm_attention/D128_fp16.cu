@@ -1,6 +1,6 @@
 // mirage-kernels generate qk_norm_attention --arch sm_90a --dtype fp16 --shape D=128
 // Shape   Qwen3-8B and Qwen3-32B; Gemma-3-27B (weight_offset is 1)
-// Proved  142 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
+// Proved  86 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
 #include "../../forms/qk_norm_attention/flash_attention.cuh"
 
 namespace mirage::generated {

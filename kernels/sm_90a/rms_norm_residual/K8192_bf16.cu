@@ -1,6 +1,6 @@
 // mirage-kernels generate rms_norm_residual --arch sm_90a --dtype bf16 --shape K=8192
 // Shape   Llama-3-70B (weight_offset is 0)
-// Proved  8 random draws over finite fields; a wrong muGraph passes with probability <= 2^-57.3.
+// Proved  4 random draws over finite fields; a wrong muGraph passes with probability <= 2^-57.3.
 #include "../../forms/rms_norm_residual/cluster_rows.cuh"
 #include "../../forms/rms_norm_residual/row_wise.cuh"
 
