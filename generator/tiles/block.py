@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from mirage_kernels.generator.ir import Dim
+from mirage_kernels.generator.ir import Axis, Dim
 from mirage_kernels.generator.tiles.machine import Inside, within
 from mirage_kernels.generator.tiles.memory import (
     ANY,
@@ -109,10 +109,23 @@ class Block:
             offset = 0
             for name in self.program.offsets[value].get(dim, ()):
                 axis = next(a for a in self.program.space.axes if a.name == name)
-                size = axis.tile if axis.dim == dim else self.program.type(value).dim(dim).size
+                size = self.hop(axis) if axis.dim == dim else self.program.type(value).dim(dim).size
                 offset += size * (self.loading if name == "loop" else self.at[name])
             found[dim] = local + offset
         return found
+
+    def hop(self, axis: Axis) -> int:
+        """Return how many places lie between neighbouring tiles of an axis in this block."""
+        turns, loop = self.program.turns, self.program.space.loop
+        if turns is None or loop is None or axis not in (turns, loop):
+            return axis.tile
+        return loop.tile if axis == turns else loop.tile * self.parts
+
+    @property
+    def parts(self) -> int:
+        """How many blocks share the steps of a loop, by turns."""
+        turns = self.program.turns
+        return -(-self.extents[turns.dim] // turns.tile) if turns else 1
 
     def end(self, value: str, dim: str) -> int:
         """Return where a value ends along a dim."""

@@ -75,16 +75,19 @@ class BlockRun(Machine[Statement, None]):
 
     def steps(self) -> range:
         """Return the steps of the loop: those that no condition hides whole."""
-        loop = self.program.space.loop
+        loop, turns = self.program.space.loop, self.program.turns
         assert loop is not None
-        first, end = 0, self.block.extents[loop.dim]
+        first, end, hop = 0, self.block.extents[loop.dim], self.block.hop(loop)
+        if turns:
+            end -= self.block.at[turns.name] * loop.tile
         for axis in self.program.space.reduced:
-            if axis.dim == loop.dim:
+            if axis.dim == loop.dim and axis != turns:
                 end = min(axis.tile, end - self.block.at[axis.name] * axis.tile)
         for bound in self.program.ends:
             seen = self.seen(bound)
-            first, end = (max(first, 1 - seen), end) if bound.begins else (first, min(end, seen))
-        return range(first // loop.tile, max(0, -(-end // loop.tile)))
+            hidden = hop - loop.tile + 1 - seen
+            first, end = (max(first, hidden), end) if bound.begins else (first, min(end, seen))
+        return range(first // hop, max(0, -(-end // hop)))
 
     def seen(self, bound: LoopEnd) -> int:
         """Return `high - low` at the loop's first place, the largest of the block's rows."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from math import prod
 
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.ir import Axis, Dim, DType, Phase
+from mirage_kernels.generator.ir import Dim, DType, Phase
 from mirage_kernels.generator.tiles.formulas import CTYPES, Formulas, Place
 from mirage_kernels.generator.tiles.fragments import (
     write_apply,
@@ -161,33 +161,18 @@ class KernelWriter:
         w, p = self.writer, self.program
         w.line(f"[[maybe_unused]] int block = {block};")
         axes = sorted(p.space.grid, key=lambda a: not a.reduced)
+        counts = {axis: self.formulas.blocks(axis) for axis in axes}
         for axis in axes[:-1]:
-            w.line(f"[[maybe_unused]] const int {axis.name}_index = block % {self.blocks(axis)};")
-            w.line(f"block /= {self.blocks(axis)};")
+            w.line(f"[[maybe_unused]] const int {axis.name}_index = block % {counts[axis]};")
+            w.line(f"block /= {counts[axis]};")
         for last in axes[-1:]:  # a remainder of a number of run time takes thirty instructions
             w.line(f"[[maybe_unused]] const int {last.name}_index = block;")
             # Never true, but no compiler knows: it divides before the block waits.
-            if not all(self.blocks(a).isdigit() for a in axes[:-1]):
-                w.line(f"if ({last.name}_index >= {self.blocks(last)}) return;")
+            if not all(self.formulas.blocks(a).isdigit() for a in axes[:-1]):
+                w.line(f"if ({last.name}_index >= {self.formulas.blocks(last)}) return;")
         if p.space.loop:
-            w.line(f"{'int' if p.ends else 'const int'} steps = {self._steps(p.space.loop)};")
-
-    def blocks(self, axis: Axis) -> str:
-        """Return how many blocks an axis has."""
-        extent, tile = self.formulas.extent(axis.dim), self.formulas.tile_of(axis)
-        if extent.isdigit():
-            return str(-(-int(extent) // axis.tile))
-        return f"(({extent} + {tile} - 1) / {tile})"
-
-    def _steps(self, loop: Axis) -> str:
-        limit = self.formulas.extent(loop.dim)
-        for axis in self.program.space.reduced:
-            if axis.dim == loop.dim:
-                tile = self.formulas.tile_of(axis)
-                limit = f"min({tile}, {limit} - {axis.name}_index * {tile})"
-        if limit.isdigit():
-            return str(-(-int(limit) // loop.tile))
-        return f"max(0, {limit} + {loop.tile - 1}) / {loop.tile}"
+            kind, steps = "int" if p.ends else "const int", self.formulas.steps(p.space.loop)
+            w.line(f"{kind} steps = {steps};")
 
     def _loop(self) -> None:
         """Write the loop: loads run so many steps ahead as there are stages."""
@@ -241,10 +226,13 @@ class KernelWriter:
                     at = untiled.coordinates(rows, 1) | {loop.dim: "0"}
                     low, high = untiled.write([end.low, end.high], Place(at, dims))
                     w.line(f"return {high}[0] - {low}[0];")
+                hop = self.formulas.hop(loop)
                 if end.begins:
-                    w.line(f"first = max(first, steps_before(1 - seen, {loop.tile}));")
+                    more = loop.tile - 1
+                    most = str(int(hop) - more) if hop.isdigit() else f"{hop} - {more}"
+                    w.line(f"first = max(first, steps_before({most} - seen, {hop}));")
                 else:
-                    w.line(f"steps = min(steps, steps_to(seen, {loop.tile}));")
+                    w.line(f"steps = min(steps, steps_to(seen, {hop}));")
 
     def _stage(self, tile: Tile) -> str:
         """Return where the tile of the step at hand begins."""
@@ -263,7 +251,10 @@ class KernelWriter:
 
     def _grid(self) -> str:
         """Return how many blocks there are."""
-        return " * ".join(f"int64_t({self.blocks(a)})" for a in self.program.space.grid) or "1"
+        return (
+            " * ".join(f"int64_t({self.formulas.blocks(a)})" for a in self.program.space.grid)
+            or "1"
+        )
 
     def _launch(self) -> None:
         w, p = self.writer, self.program
@@ -271,7 +262,7 @@ class KernelWriter:
         with w.block(f"inline cudaError_t launch_{self.symbol}({head}) {{"):
             w.line(f"const int64_t blocks = {self._grid()};")
             w.line("if (blocks == 0) return cudaSuccess;")
-            cluster = next((self.blocks(a) for a in p.space.reduced), "1")
+            cluster = next((self.formulas.blocks(a) for a in p.space.reduced), "1")
             cluster = cluster if p.statements[Phase.JOINED] else "1"
             shape = f"blocks, {p.threads}, {cluster}, {p.shared_bytes}"
             kernels = f"{self.symbol}<true>, {self.symbol}<false>"

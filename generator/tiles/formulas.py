@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from mirage_kernels.generator.emit.cuda import TYPES
 from mirage_kernels.generator.emit.statements import OTHER_TYPES
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.ir import Axis, Dim, DType, parts_of
+from mirage_kernels.generator.ir import Dim, DType
+from mirage_kernels.generator.tiles.offsets import Offsets
 from mirage_kernels.generator.tiles.operations import computed_in, constant, operation
 from mirage_kernels.generator.tiles.program import BlockProgram, Tile
 from mirage_kernels.generator.tiles.rows import behind_first_row, find_rows, row_of
@@ -50,11 +51,12 @@ class Place:
     sums: str = ""
 
 
-class Formulas:
+class Formulas(Offsets):
     """Writes the formulas of one block program, `storage` being its tensors' element type."""
 
     def __init__(self, program: BlockProgram, writer: Writer, storage: DType) -> None:
-        self.program, self.writer, self.storage = program, writer, storage
+        super().__init__(program)
+        self.writer, self.storage = writer, storage
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -73,45 +75,6 @@ class Formulas:
             found[d.name] = f"{d.name}_at"
             step *= size
         return found
-
-    def offset(self, value: str, dim: str) -> list[str]:
-        """Return what is added to a local coordinate to make it one of the whole tensor."""
-        p, found = self.program, []
-        for name in p.offsets[value].get(dim, ()):
-            axis = next(a for a in p.space.axes if a.name == name)
-            if dim == parts_of(axis.dim):
-                found.append(f"{name}_index")
-                continue
-            tile = self.tile_of(axis) if axis.dim == dim else p.type(value).dim(dim).size
-            found.append(f"{'step' if name == 'loop' else f'{name}_index'} * {tile}")
-        return found
-
-    def is_wide(self, value: str, dim: str, width: int) -> bool:
-        """Say whether the tiles of a tensor begin at multiples of a vector along a dim."""
-        axes = [
-            a for a in self.program.space.axes if a.name in self.program.offsets[value].get(dim, ())
-        ]
-        return all(a.tile % width == 0 for a in axes if a.dim == dim)
-
-    def globally(self, value: str, dim: str, local: str) -> str:
-        """Return a coordinate of the whole tensor."""
-        return " + ".join((*self.offset(value, dim), local))
-
-    def extent(self, dim: str) -> str:
-        """Return the extent of a dim of whole tensors."""
-        d = self.program.extents[dim]
-        return f"args.{dim}" if d.dynamic else str(d.size)
-
-    def tile_of(self, axis: Axis) -> str:
-        """Return the elements of a block along an axis: known at run time where clusters split."""
-        return f"args.{axis.name}_tile" if axis in self.program.splits else str(axis.tile)
-
-    def limit(self, value: str, dim: str) -> str:
-        """Return where a value ends along a dim: with the tensor, or the block's part of it."""
-        extent = self.extent(dim)
-        for axis in self.program.parts(value, dim):
-            extent = f"min({extent}, ({axis.name}_index + 1) * {self.tile_of(axis)})"
-        return extent
 
     def dims_of(self, value: str) -> tuple[Dim, ...]:
         """Return the dims of a value, rounded up as tiles are that have them."""

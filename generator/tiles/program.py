@@ -171,6 +171,19 @@ class BlockProgram:
         """What steps of its loop are hidden whole."""
         return loop_ends(self.body, self.iotas)
 
+    @cached_property
+    def turns(self) -> Axis | None:
+        """The axis whose blocks take steps of a loop that may end early by turns, each its share.
+
+        A part of the dim in one piece may be hidden whole, and its block would do nothing.
+        """
+        loop, ways = self.space.loop, self.offsets.values()
+        if loop is None or not self.ends:
+            return None
+        axis = next((a for a in self.space.reduced if a.dim == loop.dim), None)
+        cut = (names for way in ways for d, names in way.items() if axis and d == axis.dim)
+        return None if any(axis.name in n and "loop" not in n for n in cut if axis) else axis
+
     def end_dims(self, end: LoopEnd) -> list[Dim]:
         """Return the dims of a bound of the loop: along that one place, and what else it has."""
         loop = self.space.loop
@@ -231,9 +244,10 @@ class BlockProgram:
         return {d.name: prod(x.size for x in whole[i + 1 :]) for i, d in enumerate(whole)}
 
     def parts(self, value: str, dim: str) -> list[Axis]:
-        """Return the axes whose blocks each loop over a part of a value's dim."""
+        """Return the axes whose blocks each loop over one piece of a value's dim."""
         axes = self.offsets[value].get(dim, ())
-        return [a for a in self.space.reduced if a.name in axes and "loop" in axes]
+        found = (a for a in self.space.reduced if a.name in axes and "loop" in axes)
+        return [a for a in found if a != self.turns]
 
     def is_uneven(self, value: str, dim: str, size: int) -> bool:
         """Say whether `size` places of a block along a dim may lie beyond the end of a value."""

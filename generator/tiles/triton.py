@@ -168,22 +168,28 @@ class _Kernel(Formulas):
         if loop is None:
             return
         dim, start, end, first = loop.dim, "0", loop.dim, self.local("first")
-        if any(a.dim == dim for a in self.parted):
+        hop = f"{LOOP}_{dim}"
+        if self.program.turns:
+            start = f"{self.part_index(dim)} * {hop}"
+            self.assign(self.local("hop"), f"tl.cdiv({dim}, {PART}_{dim}) * {hop}")
+            hop = self.local("hop")
+        elif any(a.dim == dim for a in self.parted):
             start = f"{self.part_index(dim)} * {PART}_{dim}"
             end = f"min({start} + {PART}_{dim}, {dim})"
         if self.program.ends:
-            start, end = self.ends(start, end)
-        with self.writer.block(f"for {first} in range({start}, {end}, {LOOP}_{dim}):", ""):
+            start, end = self.ends(start, end, hop)
+        with self.writer.block(f"for {first} in range({start}, {end}, {hop}):", ""):
             lanes = f"tl.arange(0, {LOOP}_{dim}).to(tl.int64)"
             self.assign(self.place(LOOP, dim), f"{first} + {lanes}")
             self.in_loop = True
             self.phase(said)
             self.in_loop = False
 
-    def ends(self, start: str, end: str) -> tuple[str, str]:
+    def ends(self, start: str, end: str, hop: str) -> tuple[str, str]:
         """Write between which places no condition hides whole steps, and return these.
 
-        From place to place of the first step `high - low` grows or falls by 1.
+        Steps are `hop` places apart. From place to place of the first one `high - low` grows or
+        falls by 1.
         """
         loop = self.program.space.loop
         assert loop is not None
@@ -199,7 +205,7 @@ class _Kernel(Formulas):
             name, text = last, f"min({ends[last]}, {before}{{}})"
             if bound.begins:
                 name = first
-                text = f"max({ends[first]}, {before}({size} - {{}}) // {size} * {size})"
+                text = f"max({ends[first]}, {before}({hop} - {{}}) // {hop} * {hop})"
             most = f"tl.max({high} - {low})"
             if len(f"{name} = {text.format(most)}") > self.writer.room:
                 self.assign(seen, most)

@@ -12,6 +12,7 @@ from tiled_forms import programs
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.tiles import program as tile_programs
+from mirage_kernels.generator.tiles.block_run import BlockRun
 from mirage_kernels.generator.tiles.check import compare, drawn
 from mirage_kernels.generator.tiles.cuda import KernelWriter
 from mirage_kernels.generator.tiles.interpret import Interpreter
@@ -83,8 +84,44 @@ def test_a_wrong_end_is_seen(form: str, monkeypatch: pytest.MonkeyPatch) -> None
         compare(graph, [replace(p) for p in own], sizes)
 
 
+@pytest.mark.parametrize("form", ["gqa", "sliding_window_attention"])
+def test_blocks_that_share_a_loop_share_what_is_seen(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, own, sizes = programs(form)
+    taken = dict[frozenset[tuple[str, int]], list[int]]()  # steps of blocks, by those that share
+    right = BlockRun.steps
+
+    def noted(run: BlockRun) -> range:
+        turns, steps = run.program.turns, right(run)
+        assert turns is not None
+        others = frozenset((name, i) for name, i in run.block.at.items() if name != turns.name)
+        taken.setdefault(others, []).append(len(steps))
+        return steps
+
+    monkeypatch.setattr(BlockRun, "steps", noted)
+    compare(graph, own, sizes)
+    assert all(len(steps) > 1 for steps in taken.values())
+    assert all(max(steps) - min(steps) <= 1 for steps in taken.values())
+    assert len({sum(steps) for steps in taken.values()}) > 1  # lengths differ
+
+
+def written(program: BlockProgram) -> str:
+    """The kernel of a program, its lines as one."""
+    return " ".join(" ".join(KernelWriter(program, "it", DType.FP16).text()).split())
+
+
 def test_the_kernel_s_loop_ends_so() -> None:
-    text = "\n".join(KernelWriter(looping("sliding_window_attention"), "it", DType.FP16).text())
+    text = written(looping("sliding_window_attention"))
+    blocks = "((args.L + args.v_tile - 1) / args.v_tile)"
+    assert f"int steps = steps_to(((args.L + 16 - 1) / 16) - v_index, {blocks});" in text
+    assert f"steps = min(steps, steps_to(seen, {blocks} * 16));" in text
+    assert f"first = max(first, steps_before({blocks} * 16 - 15 - seen, {blocks} * 16));" in text
+    assert "for (int step = first; step < steps; ++step)" in text
+
+
+def test_a_loop_of_one_block_or_one_piece_ends_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BlockProgram, "turns", None)
+    text = written(looping("sliding_window_attention"))
     assert "steps = min(steps, steps_to(seen, 16));" in text
     assert "first = max(first, steps_before(1 - seen, 16));" in text
-    assert "for (int step = first; step < steps; ++step)" in text
