@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from mirage_kernels.generator.pipeline import Result
 
 sys.path.insert(0, str(Path(__file__).parent))  # for compilers, handmade_lines, scripts
+
+# What tests share stays: to look through it for garbage took a tenth of their time.
+gc.set_threshold(100_000, 50, 100)
 
 GOLDEN = Path(__file__).parent / "golden"
 TINY = Shape("a test", {"K": 72, "N": 40})

@@ -87,7 +87,8 @@ def _retyped(graph: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]
             made = [TensorType(dims, made[0].dtype)]
         elif node.body is not None:
             inner = _retyped(node.body, [types[a] for a in node.args], tiles)
-            node, made = replace(node, body=inner), [inner.values[o].type for o in inner.outputs]
+            node = node if inner is node.body else replace(node, body=inner)
+            made = [inner.values[o].type for o in inner.outputs]
         elif node.args and any(types[a] != graph.values[a].type for a in node.args):
             inferred = result_type(node, [types[a] for a in node.args])
             own = {name: i for i, name in enumerate(node.out.type.names)}  # its order of dims
@@ -96,9 +97,10 @@ def _retyped(graph: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]
         pairs = list(zip(node.outs, made, strict=True))
         types.update({v.name: t for v, t in pairs})
         if any(v.type != t for v, t in pairs):
-            node = replace(node, outs=tuple(Value(v.name, t) for v, t in pairs))
+            node = node.with_outs(tuple(Value(v.name, t) for v, t in pairs))
         nodes.append(node)
-    return replace(graph, nodes=tuple(nodes), space=space)
+    same = space == graph.space and all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
+    return graph if same else replace(graph, nodes=tuple(nodes), space=space)
 
 
 _COMPUTED = (Kind.ELEMENTWISE, Kind.CONTRACT, Kind.REDUCE, Kind.STABILISER, Kind.CARRY)

@@ -204,6 +204,12 @@ class Node:
         """Dims of the only result in memory."""
         return in_memory(self.out.type.dims, self.grouped)
 
+    def with_outs(self, outs: tuple[Value, ...]) -> Node:
+        """Return the operator with other results; a search calls this so often that it is short."""
+        made = object.__new__(Node)
+        made.__dict__.update(self.__dict__, outs=outs)
+        return made
+
 
 class Level(Enum):
     """Where a graph's edges live: device memory, shared memory and registers, or registers."""

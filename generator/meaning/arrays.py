@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from zlib import crc32
 
@@ -165,14 +165,20 @@ def _source(arithmetic: Arithmetic, node: Node, sizes: Mapping[str, int], places
 
 def _agreed_dims(node: Node, args: Sequence[Array]) -> tuple[str, ...]:
     """Return the dims of all operands; an extent of 1 is no licence to broadcast along a dim."""
-    first = args[0]
-    if all(a.dims == first.dims and a.parts[0].shape == first.parts[0].shape for a in args):
-        return first.dims
-    extents: dict[str, int] = {}
-    for d, n in ((d, n) for a in args for d, n in zip(a.dims, a.parts[0].shape, strict=True)):
-        if extents.setdefault(d, n) != n:
-            raise GraphError(f"{node.name}: tiles of {extents[d]} and {n} along {d} meet")
+    extents, apart = _agreed(tuple((a.dims, a.parts[0].shape) for a in args))
+    for d, n in apart:
+        raise GraphError(f"{node.name}: tiles of {extents[d]} and {n} along {d} meet")
     return tuple(extents)
+
+
+@lru_cache(maxsize=4096)
+def _agreed(
+    shapes: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...],
+) -> tuple[dict[str, int], list[tuple[str, int]]]:
+    """Return the first extent of each dim, and others that it has beside that."""
+    extents: dict[str, int] = {}
+    pairs = [pair for dims, shape in shapes for pair in zip(dims, shape, strict=True)]
+    return extents, [(d, n) for d, n in pairs if extents.setdefault(d, n) != n]
 
 
 def _elementwise(arithmetic: Arithmetic, node: Node, args: Sequence[Array]) -> Array:
