@@ -8,7 +8,7 @@ what the others must compute.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -27,11 +27,13 @@ from mirage_kernels.generator.schedules.choose import (
     programs_of,
 )
 from mirage_kernels.generator.schedules.general import (
+    GeneralKnobs,
     GeneralRoles,
     planned_sizes,
+    predict,
 )
 from mirage_kernels.generator.schedules.general import plan as general
-from mirage_kernels.generator.schedules.general.candidates import general_candidates
+from mirage_kernels.generator.schedules.general.candidates import TOO_SLOW, general_candidates
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.schedules.sliced_k import SlicedK
 from mirage_kernels.generator.schedules.streaming import Kernel, as_called
@@ -86,11 +88,17 @@ Made = tuple[tuple[Bucket, ...], str, Callable[[Knobs], str]]
 
 def _of_general(record: KernelRecord, top: int) -> Made:
     graph, on, counted = record.graph, target(record.arch), record.roles.counted
-    buckets = []
-    for size, planned in planned_sizes(graph).items():
-        found = general_candidates(graph, size, on, top + GENERAL_MORE)
-        sizes = {d: n for d, n in planned.items() if d in _dynamic(record)}
-        buckets.append(Bucket(size, tried=_tried(found), sizes=sizes))
+    buckets, planned = list[Bucket](), planned_sizes(graph)
+    found = {n: dict(general_candidates(graph, n, on, top + GENERAL_MORE)) for n in planned}
+    every = dict.fromkeys(k for own in found.values() for k in own if isinstance(k, GeneralKnobs))
+    for size, extents in planned.items():
+        own = found[size]  # the rule's choice first
+        more = {k: predict(graph, k, extents, on) for k in every if k not in own}
+        # The model is coarse: what may be fast at other sizes is tried here, too.
+        slow = TOO_SLOW * next(iter(own.values()))
+        own |= {k: round(us, 3) for k, us in more.items() if us <= slow}
+        sizes = {d: n for d, n in extents.items() if d in _dynamic(record)}
+        buckets.append(Bucket(size, tried=_tried(own.items()), sizes=sizes))
 
     def source(knobs: Knobs) -> str:
         one = replace(record, variants=(Variant(0, knobs),))
@@ -130,7 +138,7 @@ def _header(record: KernelRecord, knobs: Knobs) -> Header:
     return Header(command, record.stem, [("Knobs", str(knobs))])
 
 
-def _tried(found: Iterator[tuple[Knobs, float]] | list[tuple[Knobs, float]]) -> tuple[Tried, ...]:
+def _tried(found: Iterable[tuple[Knobs, float]]) -> tuple[Tried, ...]:
     return tuple(Tried(knobs, us) for knobs, us in found)
 
 
