@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -14,6 +13,7 @@ import pytest
 
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.jobs.job import few_collections
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.search.lower import Goal, lower
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from mirage_kernels.generator.pipeline import Result
 
 sys.path.insert(0, str(Path(__file__).parent))  # for compilers, handmade_lines, scripts
-
-# What tests share stays: to look through it for garbage took a tenth of their time.
-gc.set_threshold(100_000, 50, 100)
 
 GOLDEN = Path(__file__).parent / "golden"
 TINY = Shape("a test", {"K": 72, "N": 40})
@@ -81,6 +78,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert made == path.read_text(), f"{name} differs: pytest --update-golden accepts it"
 
     return compare
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_collections() -> Iterator[None]:
+    """What tests share stays: to look through it for garbage took a tenth of their time."""
+    with few_collections():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -82,7 +82,8 @@ def check(
                 reasons[path] = outcome.sentence
                 outcome = found[path]
             proved.setdefault(outcome.recipe, {})[path] = outcome
-        for files, wrong in pool.map(partial(_expected_of, kernels_dir, reasons), proved.values()):
+        bad = [alike.keys() & reasons.keys() for alike in proved.values()]
+        for files, wrong in pool.map(partial(_expected_of, kernels_dir), proved.values(), bad):
             expected |= files
             reasons |= wrong
     for arch in sorted({r.arch for r in found.values()}):
@@ -98,14 +99,14 @@ def check(
 
 
 def _expected_of(
-    kernels_dir: Path, reasons: Mapping[str, str], alike: Mapping[str, KernelRecord]
+    kernels_dir: Path, alike: Mapping[str, KernelRecord], bad: set[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the files of a recipe's records, and what is wrong with those that give none.
 
     Where one of them is bad, it and the sources are taken as they are: forms are shared, and what
     its own would be is not known.
     """
-    bad, wrong = alike.keys() & reasons.keys(), dict[str, str]()
+    wrong: dict[str, str] = {}
     if not bad:
         try:
             return recipe_sources(list(alike.values())), wrong

@@ -177,12 +177,13 @@ class BlockProgram:
 
         A part of the dim in one piece may be hidden whole, and its block would do nothing.
         """
-        loop, ways = self.space.loop, self.offsets.values()
+        loop = self.space.loop
         if loop is None or not self.ends:
             return None
         axis = next((a for a in self.space.reduced if a.dim == loop.dim), None)
-        cut = (names for way in ways for d, names in way.items() if axis and d == axis.dim)
-        return None if any(axis.name in n and "loop" not in n for n in cut if axis) else axis
+        cuts = [cut.get(loop.dim, ()) for cut in self.offsets.values()]
+        in_pieces = axis and any(axis.name in cut and "loop" not in cut for cut in cuts)
+        return None if in_pieces else axis
 
     def end_dims(self, end: LoopEnd) -> list[Dim]:
         """Return the dims of a bound of the loop: along that one place, and what else it has."""

@@ -27,7 +27,6 @@ from mirage_kernels.generator.schedules.choose import (
     programs_of,
 )
 from mirage_kernels.generator.schedules.general import (
-    GeneralKnobs,
     GeneralRoles,
     planned_sizes,
     predict,
@@ -90,7 +89,7 @@ def _of_general(record: KernelRecord, top: int) -> Made:
     graph, on, counted = record.graph, target(record.arch), record.roles.counted
     buckets, planned = list[Bucket](), planned_sizes(graph)
     found = {n: dict(general_candidates(graph, n, on, top + GENERAL_MORE)) for n in planned}
-    every = dict.fromkeys(k for own in found.values() for k in own if isinstance(k, GeneralKnobs))
+    every = dict.fromkeys(k for own in found.values() for k in own)
     for size, extents in planned.items():
         own = found[size]  # the rule's choice first
         more = {k: predict(graph, k, extents, on) for k in every if k not in own}

@@ -28,7 +28,6 @@ from mirage_kernels.generator.schedules.general import (
     tiled,
 )
 from mirage_kernels.generator.schedules.general.options import choices, combines, more_parts
-from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tiles.check import require_same
 
@@ -37,7 +36,9 @@ AROUND = 4  # of the fastest seen, whose threads and stages are changed together
 SPREAD, STRIDE = 128, 0.618034  # of all that there are, evenly, by the golden ratio
 
 
-def general_candidates(graph: Graph, size: int, on: Target, top: int) -> list[tuple[Knobs, float]]:
+def general_candidates(
+    graph: Graph, size: int, on: Target, top: int
+) -> list[tuple[GeneralKnobs, float]]:
     """Return what to measure for a bucket, with predicted times: the rule's choice, `top` others.
 
     Programs of all of them were run in the interpreter. Raises PlanError where nothing has room.
